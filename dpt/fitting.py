@@ -332,7 +332,9 @@ def _detected(root: Path, given: PlainMapping) -> Detected:
     types = get_type_hints(FolderDataset, include_extras=True)
     data = {k.removeprefix("data."): v for k, v in given.items() if k.startswith("data.")}
     checked = {k: validate(types[k], v, f"data.{k}") if k in types else v for k, v in data.items()}
-    detected = detect(root, checked, say)
+    unused = {"joint": (), "depth": ("labels", "objects")}
+    left_out = unused.get(str(given.get("task", "joint")), ("depth",))
+    detected = detect(root, dict.fromkeys(left_out) | checked, say)
     if "task" in given:
         detected.choose_task(str(given["task"]))
     elif detected.other_tasks:

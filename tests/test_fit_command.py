@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from label_folders import folder, mask, save, save_photos, scaled
+from label_folders import NAMES, SIZE, folder, mask, save, save_photos, scaled
 from safetensors.torch import load_file, save_file
 from servers import running
 from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
@@ -45,7 +45,7 @@ REFUSED = [  # arguments, and what the message names
     (["good", "--time", "soon"], "--time soon"),
     (["good", "data=camvid"], "data="),
     (["good", "data.folds=3"], "data.folds="),
-    (["good", "task=depth"], "task=depth"),
+    (["good", "task=depth"], "no image with labels"),
     (["good", "--plan", "data.labels=gone"], "data.labels"),
     (["good", "--plan", "data.anotations=coco", "run_dir=run"], "data.anotations"),
     (["good", "data.split_files.train=train.txt"], "data.split_files.train"),
@@ -81,6 +81,17 @@ def test_fit_does_not_overwrite_a_run(tmp_path, refused):
     assert not (run / "data_check").exists()
     (tmp_path / "mine/evaluation").mkdir(parents=True)
     assert "run_dir" in refused(call, "fit", root, f"run_dir={tmp_path / 'mine'}")
+
+
+def test_task_decides_which_labels_are_read(tmp_path, refused, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    root = folder(tmp_path / "set")
+    for name in NAMES:
+        save(root / f"depth/{name}.png", np.full(SIZE, 7, np.uint16))
+    assert "data.depth_scale" in refused(call, "fit", root, "--plan")
+    call("fit", str(root), "--plan", "task=segmentation")
+    assert "data.depth" not in capsys.readouterr().out.split("training:")[0]
+    assert "data.depth_scale" in refused(call, "fit", root, "task=depth", "--plan")
 
 
 def test_fit_shows_its_plan(tmp_path, capsys, monkeypatch):

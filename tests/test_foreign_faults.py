@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,6 +188,33 @@ def test_lists_of_train_without_labels_are_a_question(tmp_path):
     for path in lists:
         path.unlink()
     assert {row.image[:12] for row in detect(tmp_path, {}).rows} == {"JPEGImages/v"}
+
+
+def test_boxes_beside_masks_do_not_count(tmp_path):
+    made.tiles(tmp_path / "a", PICTURES)
+    expected = detect(tmp_path / "a", {}).rows
+    made.labelme(tmp_path / "b", PICTURES)
+    rewrite(tmp_path / "b", as_box)
+    shutil.move(tmp_path / "b", tmp_path / "a/boxes")
+    detected = detect(tmp_path / "a", {})
+    assert detected.rows == expected
+    assert any("not used" in note and "boxes" in note for note in detected.notes)
+    with pytest.raises(DataError, match="boxes"):
+        detect(tmp_path / "a", {"annotations": "labelme"})
+
+
+def test_boxes_of_two_tools_are_refused_at_once(tmp_path):
+    made.via(tmp_path, KINDS["solid"])
+    made.labelme(tmp_path / "x", PICTURES)
+    draw_boxes(tmp_path)
+
+    def with_two_attributes(row: dict) -> dict:
+        return row | {"name": "a"} if "species" in row else row
+
+    rewrite(tmp_path, with_two_attributes)
+    with pytest.raises(DataError, match="boxes, but no masks") as error:
+        detect(tmp_path, {})
+    assert "set data.annotations" not in str(error.value)
 
 
 def test_names_that_differ_little_are_said(tmp_path):

@@ -222,7 +222,8 @@ class CocoFile:
         without_mask = [str(segment.id) for segment in segments if not segment.outlines]
         if without_mask:
             if not any(image.objects for image in images):
-                raise DataError(f"{self.path}: boxes, but no masks: add polygons or RLE to them")
+                fault = "boxes, but no masks: add polygons or RLE to them"
+                raise base.NoMasksError(f"{self.path}: {fault}")
             what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
             self.notes.append(f"{what} left out: {self.path}")
         return images

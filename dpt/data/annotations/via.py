@@ -87,7 +87,10 @@ class ViaFormat(base.AnnotationFormat):
 
     name = "via"
     title = "JSON files of the VGG Image Annotator"
-    patterns = (rb'"_via_img_metadata"|"_via_settings"|"region_attributes"',)
+    patterns = (
+        rb'"_via_img_metadata"|"_via_settings"|"region_attributes"',
+        rb'\A(?!\s*\{\s*"(info|images|licenses|annotations|categories)"\s*:)',  # not COCO's
+    )
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
         rows: dict[Path, _Image] = {}
@@ -103,7 +106,9 @@ class ViaFormat(base.AnnotationFormat):
                     raise DataError(f"{reading.root / source}: {fault}: {remedy}")
                 rows[image] = row
         regions = [region for row in rows.values() for region in row.every_region]
-        attribute = _class_attribute(regions, reading.root / sources[0])
+        attribute = _ClassAttribute("", _ONE_CLASS)
+        if any(region.kind != "rect" for region in regions):
+            attribute = _class_attribute(regions, reading.root / sources[0])
         for image, row in rows.items():
             parts = reading.parts(map(attribute.region, row.every_region), row.filename)
             reading.add_image(image, parts)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from dpt.data.annotations import FORMATS
+from dpt.data.annotations.base import NoMasksError
 from dpt.data.formats import io
 from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row
 from dpt.data.layouts.listed import match_label_tool, match_tables
@@ -49,13 +50,19 @@ def detect(
     """
     folder = Folder(root, _paths_of_data(root), given, say, holds_out)
     matches: list[Match] = []
+    without_masks: list[str] = []
     for layout in LAYOUTS:
-        match = layout(folder)
+        match = None
+        try:
+            match = layout(folder)
+        except NoMasksError as error:
+            without_masks.append(str(error))
         if match is not None:
             folder.taken |= match.files
             matches.append(match)
     if not matches:
-        raise _refusal(folder)
+        raise DataError(without_masks[0]) if without_masks else _refusal(folder)
+    folder.note(*(f"not used: {fault}" for fault in without_masks))
     best = _best(folder, matches)
     images = len(best.rows) + len(best.bare)
     folder.note(f"layout: {best.sentence}; labels of {len(best.rows) / images:.0%} of the images")

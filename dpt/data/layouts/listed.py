@@ -23,7 +23,8 @@ def match_label_tool(tool: AnnotationFormat, folder: Folder) -> Match | None:
     there."""
     given = folder.given.get("annotations")
     is_chosen = bool(given) and format_named(str(given)) is tool
-    if {"labels", "depth"} & folder.given.keys() or bool(given) != is_chosen:
+    has_maps = "labels" in folder.given or folder.given.get("depth")
+    if has_maps or bool(given) != is_chosen:
         return None
     sources = tool.find(folder.root, folder.free)
     if not sources and not is_chosen:
