@@ -451,7 +451,7 @@ def _codes_of(values: Sequence[Value]) -> dict[rules.LabelCode, int]:
         codes += ["red"] * bool(first[first < IGNORE_INDEX].max(initial=0) <= io.MAX_RED_ID)
         codes += ["ade20k"] * (not (first % 10).any())
     counts = {code: len(np.unique(rules.classes_of_code(array, code))) for code in codes}
-    return {code: n for code, n in counts.items() if n < len(values) or not is_rgb}
+    return {code: n for code, n in counts.items() if 1 < n < len(values) or not is_rgb}
 
 
 def _ignored_ids(given: PlainMapping) -> set[int]:
