@@ -43,7 +43,7 @@ from dpt.weights.hub import has_hub_file
 _FIXED = (
     r"resume$|data$|data\.(root|split_files|split_names|missing|objects|things)\b"
     r"|data\.(fractions|folds?|group_by|gap)$"
-    r"|data\.(?!labels_)\w+_name$"
+    r"|data\.(?!labels_|images_)\w+_name$"
 )
 """Keys that cannot be given, as the folder and ``pairs.csv`` define the samples."""
 _CHECK_PART, _CHECK_SECONDS = 0.1, 60.0  # of the time limit, and in all, for the data check
@@ -102,6 +102,7 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
         ValueError: a mistake, or a folder that can be interpreted in two ways.
     """
     plan = Plan(Path(folder), overrides, time)
+    plan.write_table()
     _check(plan)
     of_classes = plan.of_classes()
     if of_classes is None:
@@ -170,6 +171,7 @@ class Plan:
     Attributes:
         folder: of the run.
         seconds: the limit.
+        table: of the pairs and their splits, which ``fit`` writes.
         given: values of the user's overrides.
         chosen: settings by key, which the user's overrides leave open.
     """
@@ -184,8 +186,7 @@ class Plan:
         self.folder = _free_folder(self.root, self.given)
         say(f"{self.root}: looking for images and labels; the run will be in {self.folder}")
         self.detected = _detected(self.root, self.given)
-        self._table = self.folder / "pairs.csv"
-        write_bytes(self._table, self.detected.table().encode())
+        self.table = self.folder / "pairs.csv"
         is_chosen = any(re.match(r"model($|[./]encoder|\.weights)", key) for key in self.given)
         self._model = {} if is_chosen else pretrained_settings()
         self.chosen = self.settings()
@@ -221,6 +222,10 @@ class Plan:
         """The configuration of the run."""
         return RunConfig.read(self._composition.values())
 
+    def write_table(self) -> None:
+        """Writes the pairs, which the configuration names."""
+        write_bytes(self.table, self.detected.table().encode())
+
     def measure(self) -> None:
         """Adds the settings that follow from the values of training masks and depth maps."""
         task, train = self.detected.task, self.config.data.changed(cache=False).make("train")
@@ -234,7 +239,7 @@ class Plan:
         task = self.detected.task
         settings: Plain = {"task": task, "data": "folder", "data.root": str(self.root)}
         settings |= {f"data.{key}": value for key, value in self.detected.settings.items()}
-        table = str(self._table)
+        table = str(self.table)
         settings |= {f"data.split_files.{split}": table for split in ("train", "val", "test")}
         settings |= {"trainer.precision": "auto", "optim.weight_decay": 0.05, "optim.lr": _RATE}
         settings |= RECIPES.get(task, {}) | self._size_settings(labels) | self._model
@@ -306,6 +311,7 @@ class Plan:
         for key, value in self.detected.settings.items():
             say(f"setting: data.{key}={as_text(value)}")
         say(f"training: {self.command}")
+        say(f"nothing is written: dpt fit without --plan writes {self.table} and trains")
 
 
 def _refuse_fixed(given: PlainMapping) -> None:

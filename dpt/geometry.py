@@ -18,13 +18,15 @@ import numpy as np
 
 from dpt.files import DataError
 
+_ASPECTS = 0.005  # relative difference of aspect ratios, as of ScanNet's images and depth
 _TOLERANCE = 1e-6  # pixels, far above the error of float64 and far below what can be seen
 
 
 def aspects_agree(size: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two sizes (H, W) have one aspect ratio, within a pixel of the smaller one."""
-    difference = abs(size[0] * other[1] - size[1] * other[0])
-    return difference <= max(*size[:2], *other[:2])
+    """Whether two sizes (H, W) have one aspect ratio, within 0.5 % or a pixel of the smaller."""
+    product, other_product = size[0] * other[1], size[1] * other[0]
+    tolerance = max(*size[:2], *other[:2], _ASPECTS * max(product, other_product))
+    return abs(product - other_product) <= tolerance
 
 
 class Window(NamedTuple):

@@ -79,14 +79,14 @@ def test_pushed_run_comes_back_with_equal_outputs_and_a_card(joint_run, hub):
 def test_scores_of_an_evaluation_have_intervals_and_those_of_others_are_refused(
     joint_run, evaluate, hub, refused, saved, tmp_path
 ):
-    folder = evaluate(tmp_path / "scores", joint_run, "data.val.length=3")
+    folder = evaluate(tmp_path / "scores", joint_run, "data.val.length=5")
     model = dpt.DPT.from_pretrained(joint_run)
     scores = scores_of(joint_run, model, folder)
     facts = json.loads((folder / "metrics.json").read_text())
     rmse = next(row for row in scores.rows if row.name == "rmse")
     assert rmse == ("rmse", facts["val/rmse"], facts["ci95_low/rmse"], facts["ci95_high/rmse"])
     assert scores.notes["protocol"] == "whole"
-    assert scores.notes["intervals over"] == "3 images"
+    assert scores.notes["intervals over"] == "5 images"
     text = Card("me/rooms", scores=scores).text(model, model.config)
     assert f"| rmse | {rmse.value:.4g} | {rmse.low:.4g} | {rmse.high:.4g} |" in text
     run = shutil.copytree(joint_run, tmp_path / "run")

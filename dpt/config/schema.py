@@ -384,8 +384,10 @@ class EvaluateConfig(Config):
         of_files = ("predictions_scale", "predictions_kind")
         others = of_files if self.predictions is None else ("image_size", "runtime")
         unused = [key for key in others if getattr(self, key) is not None]
+        unused += sorted(self.typed_keys & {"data.image_size", "data.eval_size"})
         if unused:
-            log.warning("%s: no effect on %s", ", ".join(unused), self.source)
+            remedy = "; the size of a checkpoint's images is image_size" if self.checkpoint else ""
+            log.warning("%s: no effect on %s%s", ", ".join(unused), self.source, remedy)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from dpt.evaluation.passes import score_checkpoint, score_files
 from dpt.evaluation.scoring import ImageScore, Scorer, blocks_of
 from dpt.files import plural
 from dpt.metrics.base import Confusion, RuleTable
+from dpt.metrics.intervals import FEWEST_BLOCKS
 from dpt.objectives.base import nonfinite_summary
 from dpt.process import is_first_rank
 
@@ -152,8 +153,8 @@ def verdict(scorer: Scorer, baselines: Baselines, *, is_of_files: bool) -> str:
     text = f"{name} {score:.3f} on {plural(len(scorer.images), 'image')}"
     if not math.isnan(low):
         text += f" (95 % interval over {scorer.blocks}: {low:.3f} to {high:.3f})"
-    elif len(scorer.blocks.names) == 1 < len(scorer.images):
-        text += f" (no interval, as they are one {scorer.blocks.kind}: set blocks=)"
+    elif len(scorer.blocks.names) < FEWEST_BLOCKS:
+        text += f" (no interval over {scorer.blocks}, which are too few: add some, or set blocks=)"
     comparisons = [row for row in comparisons if not math.isnan(row[1])]
     if not comparisons:
         return text

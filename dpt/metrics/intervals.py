@@ -14,6 +14,8 @@ from dpt.metrics.base import SumMetric
 RESAMPLES = 1000
 FEW_BLOCKS = 50
 """With fewer, the percentile bootstrap is too narrow: with 3 blocks it covers 0.72, not 0.95."""
+FEWEST_BLOCKS = 5
+"""With fewer, an interval would be nearly as wide as all possible scores."""
 MOST_LEFT_OUT = 200
 """More blocks than these are left out in groups."""
 
@@ -103,13 +105,15 @@ def confidence_intervals(
         blocks: the number of each image's block, int (N,), from 0; None: each image is one.
 
     Returns:
-        Intervals by name. NaN with fewer than two blocks, or where most resamples have no score
-        (a class that few images contain).
+        Intervals by name. NaN with fewer than ``FEWEST_BLOCKS``, or where most resamples have no
+        score (a class that few images contain).
     """
     blocks = np.arange(len(states)) if blocks is None else blocks
     count = blocks.max() + 1
     if count < FEW_BLOCKS:
         without = left_out(metric, states, blocks)
+        if count < FEWEST_BLOCKS:
+            return dict.fromkeys(without.scores, Interval(nan, nan))
         # of a rare class, the jackknife can end beyond what its score can be
         return {n: without.interval(n).within(metric.limits_of(n)) for n in without.scores}
     rescore = metric.resampler(states)

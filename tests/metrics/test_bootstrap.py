@@ -92,9 +92,10 @@ def test_images_of_a_block_are_drawn_together():
     states = states_of(metric, images)
     blocks = np.arange(2 * FEW_BLOCKS)
     assert confidence_intervals(metric, states, blocks // 2)["mae"] == (1, 1)
-    low, high = confidence_intervals(metric, states, blocks % 2)["mae"]
+    assert np.isnan(confidence_intervals(metric, states, blocks % 4)["mae"]).all()  # too few
+    low, high = left_out(metric, states, blocks % 2).interval("mae")
     margin = 12.7062047  # t with 1 degree of freedom
-    assert (low, high) == pytest.approx((0, 1 + margin))  # no error is below 0
+    assert (low, high) == pytest.approx((1 - margin, 1 + margin))
 
 
 def test_a_large_block_costs_certainty():
@@ -144,17 +145,17 @@ def test_scores_without_labels_are_nan(metric, unknown):
 
 
 def test_intervals_end_at_the_limits_of_a_score():
-    """The IoU of a class that one block in four hits, and that of one that nearly all hit."""
+    """The IoU of a class that one block in six hits, and that of one that nearly all hit."""
     rare = SegmentationMetrics(2)
     images = []
-    for hits in (0, 0, 0, 30):
+    for hits in (0, 0, 0, 0, 0, 30):
         labels = torch.ones(1, 10, 10, dtype=torch.uint8)
         labels[0, :5] = 0
         prediction = torch.ones_like(labels)
         prediction.view(-1)[:hits] = 0
         images.append((prediction, labels))
     states = states_of(rare, images)
-    raw = left_out(rare, states, np.arange(4)).interval("iou/0")
+    raw = left_out(rare, states, np.arange(6)).interval("iou/0")
     assert raw.low < 0
     assert confidence_intervals(rare, states)["iou/0"] == (0.0, raw.high)
     assert RegressionMetrics().limits_of("r2") == (-math.inf, 1.0)
