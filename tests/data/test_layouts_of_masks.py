@@ -511,16 +511,65 @@ def test_depth_scaled_to_its_own_range_is_a_question(tmp_path, top, kind, suffix
     assert detect(root, {"depth_scale": 0.1}).task == "depth"
 
 
-@pytest.mark.parametrize("missing", [65.535, 1e10])
-def test_depth_of_65535_in_floats_is_not_measured(tmp_path, missing):
+@pytest.mark.parametrize(
+    ("factor", "kind", "value", "pixels"),
+    [
+        (1, np.float32, 65.535, 96),
+        (1, np.float32, 1e10, 1),  # of Blender
+        (1, np.float32, 10_000, 154),  # of TartanAir
+        (1, np.float64, 1e11, 4),
+        (1, np.float32, np.finfo(np.float32).max, 154),
+        (1, np.float16, 65504, 4),
+        (12, np.float32, 655.35, 154),
+        (1, np.float32, 0.001, 96),
+        (1000, np.uint16, 10_000, 154),
+        (1000, np.uint16, 65_535, 1),
+        (1000, np.uint16, 1, 20),
+    ],
+)
+def test_depth_of_one_value_far_from_others_is_not_measured(tmp_path, factor, kind, value, pixels):
     def make(seed):
-        depth = metres(seed).astype(np.float32)
-        depth[:3] = missing
+        depth = scaled(factor, kind)(seed)
+        depth.flat[:pixels] = value
         return depth
 
-    read, detected = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=".npy"))
-    assert detected.settings["max_depth"] == 5.0
-    assert not read["val"]["images/val/000.jpg"]["valid"][:3].any()
+    suffix = ".png" if kind is np.uint16 else ".npy"
+    read, detected = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=suffix))
+    assert detected.settings["max_depth"] == (5.0 if factor != 12 else 80.0)
+    assert f"({pixels / 768:.2%})" in "".join(detected.notes)
+    sample = read["val"]["images/val/000.jpg"]
+    assert not sample["valid"].flat[:pixels].any()
+    assert sample["valid"].flat[pixels:].all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 3.7), (1.1, 9)])
+def test_depth_that_was_clipped_is_not_measured(tmp_path, low, high):
+    root = tmp_path / "set"
+    make = lambda seed: metres(seed).clip(low, high).astype(np.float32)  # noqa: E731
+    read, _ = samples(folder(root, kind="depth", make=make, suffix=".npy"))
+    is_inside = (metres(8) > low) & (metres(8) < high)
+    np.testing.assert_array_equal(read["val"]["images/val/000.jpg"]["valid"], is_inside)
+    assert samples(root, invalid_depth=[0])[0]["val"]["images/val/000.jpg"]["valid"].all()
+
+
+def test_depth_of_flat_things_is_measured(tmp_path):
+    def make(seed):
+        depth = metres(seed).astype(np.float32)
+        depth[:6] = 6.0  # a wall
+        depth[12:18, 4:9] = 0.5
+        return depth
+
+    read, _ = samples(folder(tmp_path / "set", kind="depth", make=make, suffix=".npy"))
+    assert read["train"]["images/train/004.jpg"]["valid"].all()
+
+
+@pytest.mark.parametrize(("factor", "is_asked"), [(20, False), (100, True), (220, True)])
+def test_depth_in_hundreds_of_metres(tmp_path, factor, is_asked):
+    make = lambda seed: scaled(factor, np.float32)(seed)[:, :]  # noqa: E731
+    root = folder(tmp_path / "set", kind="depth", make=make, suffix=".npy")
+    if is_asked:
+        refuses(root, r"data\.depth_scale=1,.*data\.depth_scale=0\.01")
+    assert detect(root, {"depth_scale": 1} if is_asked else {}).settings["depth_scale"] == 1
 
 
 def test_range_of_depth_is_not_that_of_single_pixels(tmp_path):

@@ -15,8 +15,8 @@ JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
 IMAGE_SUFFIXES = (*JPEG_SUFFIXES, ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
 BAND_SUFFIXES = (*IMAGE_SUFFIXES, ".npy")  # of images whose bands are chosen
 UNREAD_SUFFIXES = (
-    *(".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl"),
-    *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
+    *(".heic", ".heif", ".avif", ".gif", ".jp2", ".jxl", ".exr", ".hdr", ".psd", ".svg", ".pdf"),
+    *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2", ".raw"),
 )
 """Pictures, also raw ones of cameras, in formats that are not read as images."""
 _ARRAY_SUFFIXES = (".npy", ".npz", ".h5", ".hdf5", ".mat")
@@ -120,7 +120,8 @@ def read_depth(
 
 
 def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
-    """Returns the numbers of a depth file as stored, (H, W); 0 where it is transparent.
+    """Returns the numbers of a depth file as stored, (H, W); 0 where it is transparent, or where
+    the mask of valid pixels beside it is 0, as ``a_depth_mask.npy`` of DIODE's ``a_depth.npy``.
 
     PNG files with the texts ``near`` and ``far``, as MoGe writes them, hold logarithms; these are
     returned as depth, float32, in MoGe's unit (metres, or up to scale).
@@ -132,13 +133,25 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     """
     stored = _read_stored(path, FilePart(key=key))
     raw = stored.pixels if stored.palette is None else stored.colors
+    if raw.ndim == 3 and (raw == raw[..., :1]).all():  # grey in three channels
+        raw = raw[..., 0]
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         fault = f"depth must be numbers of (H, W), found {raw.dtype} {raw.shape}"
         raise DataError(f"{path}: {fault}: check data.depth, or convert colours to one channel")
     check_pixels(path, *raw.shape)
     if stored.alpha is not None:
         raw = np.where(stored.alpha == 0, raw.dtype.type(0), raw)
+    mask = mask_of_depth(path)
+    if mask is not None:
+        raw = np.where(_read_stored(mask, _WHOLE).pixels > 0, raw, raw.dtype.type(0))
     return _without_logarithms(path, raw, stored.texts) if "near" in stored.texts else raw
+
+
+def mask_of_depth(path: str | Path) -> Path | None:
+    """Returns the mask of valid pixels beside a depth file, if there is one."""
+    name = Path(path)
+    mask = name.with_name(f"{name.stem}_mask{name.suffix}")
+    return mask if name.stem.lower().endswith("depth") and mask.is_file() else None
 
 
 def _read_stored(path: str | Path, part: FilePart) -> pictures.Picture:

@@ -116,6 +116,38 @@ def top_of(values: np.ndarray) -> tuple[float, float, float]:
     return top, following / max(top, 1e-30), float((values == top).mean())
 
 
+_MIN_LEVELS = 5  # with fewer values, nothing is certain
+_NEIGHBOURS = 20  # values next to an end
+_FAR, _NEAR, _ROUND = 5.0, 10.0, 2.0  # ratios of an end that is far from these
+_CLOSE = 1.25  # ratio of a limit to all of these
+_MANY_TIMES = 10  # as many pixels as these have on average
+_CLIPPED = 0.01  # smallest fraction of the pixels at a limit
+
+
+def shared_ends(values: np.ndarray) -> list[float]:
+    """Returns the values at the ends of the range of positive ``values`` that many pixels share.
+
+    Such an end is far from the other values, as that of the sky, or it follows them closely, as a
+    limit where depth was clipped, and has ten times as many pixels as each of these.
+    """
+    levels, counts = np.unique(values, return_counts=True)
+    logs = np.log(levels.astype(np.float64))
+    ends: list[float] = []
+    for inwards, ratio in ((-1, _FAR), (1, _NEAR)):
+        order = np.arange(len(levels))[::inwards]
+        while len(order) >= _MIN_LEVELS:
+            end, near = order[0], order[1 : 1 + _NEIGHBOURS]
+            ratios, mean = np.exp(np.abs(logs[near] - logs[end])), counts[near].mean()
+            least = _ROUND if levels[end] in _ROUND_TOPS else ratio
+            many = max(_MANY_TIMES * mean, _CLIPPED * values.size)
+            is_apart = ratios.min() > least and counts[end] > mean
+            if not (is_apart or (ratios.max() < _CLOSE and counts[end] > many)):
+                break
+            ends.append(levels[end].item())
+            order = order[1:]
+    return ends
+
+
 LabelMap = Sequence[int | str | Sequence[int]] | str
 """The file's ids of each class, in the order of the classes: ``[7, 8, [11, 12]]`` makes 7 the
 class 0, 8 the class 1, and both 11 and 12 the class 2. ``"1-150"`` is short for 1, 2, ..., 150,

@@ -600,15 +600,14 @@ def _with_ids(values: Values) -> Values:
 # --------------------------------------------------------------------------------- depth maps
 
 _MAX_MAPS = 48  # from which the unit is derived
-_RANGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
+_MAX_VALUES_OF_MAP = 20_000  # in which values that mean "not measured" are looked for
+_RANGES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _USUAL = 2.5, 10.0  # metres: the farthest depth of rooms; in other units it may be as plausible
 _FARTHEST = 100.0  # metres
+_FARTHEST_IN_METRES = 1000.0  # in files whose unit that is
 _FAR_QUANTILE = 0.999  # of the values: single ones lie far beyond them
-_MAX_VALUES_OF_MAP = 50_000  # from which that quantile is computed
+_MAX_VALUES_OF_MAP = 50_000  # from which that quantile, and the ends of the range are computed
 _UNITS = (1.0, 0.01, 1 / 256, 1 / 512, 0.001, 0.0002)  # metres of each, that are in use
-_SPARSE = 0.3  # fraction of measured pixels: laser scanners measure fewer
-_NOT_MEASURED = (65.535, 65535.0, 65504.0, 1e10)
-"""What means "not measured" in floats: the end of 16 bits, also of halves, and Blender's sky."""
 _DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /0-9]|$)"
 
 
@@ -619,6 +618,8 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
         DataError: disparity, nothing measured, several types, or a unit that must be asked for.
     """
     given, place = folder.given, paths[0].parent
+    masks = [mask for mask in map(io.mask_of_depth, paths) if mask]
+    folder.used.update(mask.relative_to(folder.root).as_posix() for mask in masks)
     if re.search(_DISPARITY, str(paths[0])):
         remedy = "convert it, metres = focal length x baseline / disparity, and rename the files"
         raise DataError(f"{place}: disparity, not depth: {remedy}")
@@ -626,67 +627,73 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     indices = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
     maps = [io.read_raw_depth(paths[i], key=key) for i in indices]
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
-    measured, fraction = _measured(maps, invalid, place)
-    scale = given.get("depth_scale") or _scale(place, measured, fraction)
-    some = [values[:: 1 + values.size // _MAX_VALUES_OF_MAP] for values in measured]
-    metres = scale * np.concatenate(some).astype(np.float64)
+    measured = _measured(maps, invalid, place)
+    scale = given.get("depth_scale") or _scale(place, measured)
+    metres = scale * _some_of(measured).astype(np.float64)
     farthest = float(np.quantile(metres, _FAR_QUANTILE))
     max_depth = next((limit for limit in _RANGES if limit >= farthest), float(np.ceil(farthest)))
     unit = f"{rules.UNITS.get(scale, scale)}, {_typical(measured) * scale:.2g} m typically"
-    text = f"{len(paths)} files of {maps[0].dtype} in {unit}; not measured: NaN, {[*invalid]}"
+    some = _some_of(maps)
+    missing = [f"{value:.7g} ({(some == value).mean():.2%})" for value in invalid]
+    missing += ["0 in NAME_depth_mask"] if masks else []
+    text = f"{len(paths)} files of {maps[0].dtype} in {unit}; not measured: NaN, "
+    text += f"{', '.join(missing)}; if that is wrong, set data.invalid_depth"
     beyond = float((metres > max_depth).mean())
     rest = f"; {beyond:.2%} beyond data.max_depth={max_depth:g} m left out" if beyond else ""
     folder.note(f"depth: {text}{rest}")
     return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
 
 
+def _some_of(maps: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns evenly spaced values of maps, as one array."""
+    return np.concatenate([m.ravel()[:: 1 + m.size // _MAX_VALUES_OF_MAP] for m in maps])
+
+
 def _measured(
     maps: Sequence[np.ndarray], invalid: Sequence[float], place: Path
-) -> tuple[list[np.ndarray], float]:
-    """Returns the valid values of each map, and the fraction of all that they are; DataError if
-    there are none, or the types differ."""
+) -> list[np.ndarray]:
+    """Returns the valid values of each map; DataError if there are none, or the types differ."""
     rule = rules.DepthRule(invalid=invalid)
     measured = [values[rule.is_measured(values)] for values in maps]
-    fraction = sum(values.size for values in measured) / sum(values.size for values in maps)
     types = {str(values.dtype) for values in maps}
-    if not fraction or len({values.dtype.kind == "f" for values in maps}) > 1:
+    if not any(map(len, measured)) or len({values.dtype.kind == "f" for values in maps}) > 1:
         fault = f"no measured depth, or maps of several types ({few(sorted(types))})"
         raise DataError(f"{place}: {fault}: save all in one unit and type")
-    return [values for values in measured if values.size], fraction
+    return [values for values in measured if values.size]
 
 
 def _typical(measured: Sequence[np.ndarray], quantile: float = 0.5) -> float:
     """Returns the median of the maps' quantiles."""
-    return float(np.median([np.quantile(values, quantile) for values in measured]))
+    wide = [values.astype(np.float64) for values in measured]
+    return float(np.median([np.quantile(values, quantile) for values in wide]))
 
 
 def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
-    """Returns the values in maps that mean "not measured", besides 0."""
+    """Returns the values in maps that mean "not measured", besides 0: the largest one of their
+    integer type, and those at the ends of the range that many pixels share."""
     dtype = maps[0].dtype
-    largest = [] if dtype.kind == "f" else [np.iinfo(dtype).max]
-    candidates = dict.fromkeys([*largest, *_NOT_MEASURED])
-    wide = [values.astype(np.promote_types(values.dtype, np.float32)) for values in maps]
-    return [value for value in candidates if any((values == value).any() for values in wide)]
+    largest = [] if dtype.kind == "f" else [int(np.iinfo(dtype).max)]
+    found = [value for value in largest if any((values == value).any() for values in maps)]
+    rule = rules.DepthRule(invalid=largest)
+    some = _some_of(maps)
+    return [*found, *rules.shared_ends(some[rule.is_measured(some)])]
 
 
-def _scale(place: Path, measured: Sequence[np.ndarray], fraction: float) -> float:
-    """Returns the metres of a unit: 1 of floats, 0.001 of rooms in 16 bits; otherwise, and where
-    all maps end at one round value or none exceeds 1, DataError, a question.
-
-    Args:
-        measured: the valid values of each map, which are this fraction of all.
-    """
+def _scale(place: Path, measured: Sequence[np.ndarray]) -> float:
+    """Returns the metres of a unit, by the valid values of each map: 1 of floats, 0.001 of rooms in
+    16 bits; otherwise, and where all maps end at one round value or none exceeds 1, DataError, a
+    question."""
     typical, high, dtype = _typical(measured), _typical(measured, 0.99), measured[0].dtype
-    units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= _FARTHEST]
-    if dtype.kind == "f" and 1.0 in units and not _are_scaled(measured):
-        return 1.0
-    is_room = _USUAL[0] <= high * 0.001 <= _USUAL[1] and 0.001 in units
-    is_room = is_room and fraction >= _SPARSE and not _are_scaled(measured)
-    if dtype.itemsize > 1 and dtype.kind != "f" and is_room:
-        return 0.001
-    choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}" for unit in units]
-    fault = f"the typical depth {typical:.4g} may be {', '.join(choices)}, or have no unit"
-    raise DataError(f"{place}: {fault}: set data.depth_scale to the metres of a unit")
+    limits = dict.fromkeys(_UNITS, _FARTHEST) | {1.0: _FARTHEST_IN_METRES}
+    units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= limits[u]]
+    is_metric = 1.0 in units and (high <= _FARTHEST or units == [1.0])
+    is_room = 0.001 in units and _USUAL[0] <= high * 0.001 <= _USUAL[1] and dtype.itemsize > 1
+    if not _are_scaled(measured) and (is_metric if dtype.kind == "f" else is_room):
+        return 1.0 if dtype.kind == "f" else 0.001
+    choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}, " for unit in units]
+    fault = f"the typical depth {typical:.4g} may be {''.join(choices)}have another unit or none"
+    remedy = "set data.depth_scale to the metres of a unit: 0.001 of RealSense, Kinect and phones, "
+    raise DataError(f"{place}: {fault}: {remedy}1 / DepthMapFactor where a file states that")
 
 
 def _are_scaled(measured: Sequence[np.ndarray]) -> bool:
