@@ -38,8 +38,13 @@ def split_word(path: str) -> tuple[str, str]:
     return "", ""
 
 
-_GROUPS = {"folder": r"^(.*)/", "sequence": r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$"}
-"""Folders; what precedes the last number of a name, such as a video's name and its frames."""
+_GROUPS = {
+    "folder": r"^(.*)/",
+    "scene": r"([^/]+?)(?:[-_.]+(?:x|y|r|c|row|col)?[0-9]+){2,}[^/0-9]*$",
+    "sequence": r"([^/]*?)[-_.]?[0-9]+[^/0-9]*$",
+}
+"""Folders; what precedes the last two numbers of a name, as of tiles of an image, or the last one,
+as of frames of a video."""
 
 
 def groups_shown(names: Sequence[str]) -> dict[str, list[str]]:

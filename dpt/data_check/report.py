@@ -107,7 +107,7 @@ def _tables(scans: Sequence[Scan]) -> list[Table]:
     pixels = {scan.split: pixels_of_classes(scan) for scan in scans}
     images = {scan.split: images_of_classes(scan) for scan in scans}
     names = dict(enumerate(dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
-    tables = [_overview(scans), _sizes(scans), _classes("pixels", pixels, names)]
+    tables = [_overview(scans), _classes("pixels", pixels, names)]
     tables.append(_classes("images", images, dict(enumerate(dataset.class_id_names))))
     tables.append(_objects(scans))
     return [table for table in tables if table.rows]
@@ -125,16 +125,6 @@ def _overview(scans: Sequence[Scan]) -> Table:
     header = ["split", "samples", "unusable", "with mask", "with depth", "invalid, %"]
     heading = "Samples (depth: pixels, and means of the maps' quantiles, in metres)"
     return Table(heading, [*header, "1 %", "median", "99 %"], rows)
-
-
-def _sizes(scans: Sequence[Scan]) -> Table:
-    rows: list[list[html.Cell]] = []
-    for scan in scans:
-        sizes = Counter(image.size for _, image in scan.images)
-        for (height, width), count in sizes.most_common(10):
-            rows.append([scan.split, f"{width} x {height}", count])
-    heading = "Sizes (the ten most frequent ones of each split)"
-    return Table(heading, ["split", "width x height", "images"], rows)
 
 
 def _classes(unit: str, counts: dict[str, Counter[int]], names: dict[int, str]) -> Table:

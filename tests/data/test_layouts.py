@@ -131,6 +131,33 @@ def test_split_by_drive(tmp_path):
     assert [len(group) for group in groups] == [2, 1]
 
 
+def test_split_by_the_scene_of_tiles(tmp_path):
+    names = [f"area{k}_{y}_{x}" for k in range(4) for y in (0, 64) for x in (0, 64, 128)]
+    save_pairs(tmp_path / "set", names)
+    read, _ = samples(tmp_path / "set")
+    scenes = [{Path(path).name[:5] for path in read[split]} for split in ("train", "val")]
+    assert [len(scene) for scene in scenes] == [3, 1]
+    assert not scenes[0] & scenes[1]
+
+
+def test_splits_on_disk_that_share_near_copies_say_so(tmp_path):
+    folder(tmp_path)
+    assert "look like" not in notes(tmp_path)
+    for k in range(2):
+        brighter = np.clip(1.02 * photo_of(*SIZE, seed=k), 0, 255).astype(np.uint8)
+        save(tmp_path / f"images/val/00{k}.jpg", brighter)
+    assert "2 of 3 images of val look like images of train" in notes(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["discards", "rejected/2", "bad"])
+def test_rejected_files_are_not_used(tmp_path, place):
+    save_pairs(tmp_path, range(12))
+    save_pairs(tmp_path / place, [f"x{k}" for k in range(4)])
+    assert {row.image for row in detect(tmp_path, {}).rows} == {
+        f"images/{k}.jpg" for k in range(12)
+    }
+
+
 def test_split_in_the_names_of_photos(tmp_path):
     counts = {"train": 8, "val": 3, "test": 2}
     save_pairs(tmp_path / "set", [f"{s}_{i:02d}" for s, n in counts.items() for i in range(n)])
@@ -371,14 +398,40 @@ def test_masks_and_their_colours_are_a_question(tmp_path):
     np.testing.assert_array_equal(read["train"]["rgb/1.jpg"]["labels"], mask(1))
 
 
-def test_masks_of_valid_depth(tmp_path):
-    save_photos(tmp_path, range(4))
+@pytest.mark.parametrize("kind", [np.float32, bool])
+def test_masks_of_valid_depth(tmp_path, kind):
+    """As DIODE's: where the mask is 0, the depth is noise."""
+    save_photos(tmp_path / "set", range(4))
+    valid = np.arange(SIZE[1]) < 20 + np.zeros((SIZE[0], 1))
     for seed in range(4):
-        save(tmp_path / f"{seed}_depth.npy", metres(seed).astype(np.float32))
-        save(tmp_path / f"{seed}_depth_mask.npy", np.ones(SIZE, np.float32))
-    with pytest.raises(DataError, match=r"0_depth_mask\.npy: .*data\.labels=null"):
+        noise = np.random.default_rng(seed).uniform(0, 300, SIZE)
+        depth = np.where(valid, metres(seed), noise).astype(np.float32)
+        save(tmp_path / f"set/{seed}_depth.npy", depth[..., None])
+        save(tmp_path / f"set/{seed}_depth_mask.npy", valid.astype(kind))
+    read, detected = samples(tmp_path / "set")
+    assert detected.settings["max_depth"] == 5.0
+    assert "depth_mask" in "".join(detected.notes)
+    for sample in [*read["train"].values(), *read["val"].values()]:
+        np.testing.assert_array_equal(sample["valid"], valid)
+
+
+def test_numbers_in_names_may_have_zeros_before_them(tmp_path):
+    save_photos(tmp_path / "images", range(8, 14))
+    for seed in range(8, 14):
+        save(tmp_path / f"masks/{seed:05d}_skin.png", mask(seed))
+    pairs = {(row.image, row.labels) for row in detect(tmp_path, {}).rows}
+    assert pairs == {(f"images/{k}.jpg", f"masks/{k:05d}_skin.png") for k in range(8, 14)}
+
+
+def test_channels_in_files_of_their_own_are_a_question(tmp_path):
+    save_photos(tmp_path / "imagesTr", [f"BRATS_{k}_000{c}" for k in range(6) for c in range(3)])
+    for seed in range(6):
+        save(tmp_path / f"labelsTr/BRATS_{seed}.png", mask(seed))
+    with pytest.raises(DataError, match=r"data\.images_name=%stem_0000"):
         detect(tmp_path, {})
-    assert detect(tmp_path, {"labels": None}).task == "depth"
+    rows = detect(tmp_path, {"images_name": "%stem_0001"}).rows
+    pairs = {(row.image, row.labels) for row in rows}
+    assert pairs == {(f"imagesTr/BRATS_{k}_0001.jpg", f"labelsTr/BRATS_{k}.png") for k in range(6)}
 
 
 def test_coco_below_a_folder_called_training_set(tmp_path):

@@ -48,7 +48,6 @@ SETS = {  # templates of an image and its labels, and of images without labels
     ),
     "capitals": ("TrainImages/x{i}.jpg", "TrainMasks/x{i}.png", ""),
     "pets": ("images/Abys_{i}.jpg", "annotations/trimaps/Abys_{i}.png", ""),
-    "iSAID": ("images/images/P{i:04d}.png", "Semantic_masks/images/P{i:04d}_instance_RGB.png", ""),
     "Freiburg": ("train/rgb/b1_{i}.jpg", "train/GT_color/b1_{i}.png", "train/nir_gray/b1_{i}.tif"),
 }
 
@@ -90,7 +89,6 @@ def test_names_of_two_folders_of_images_are_refused(tmp_path):
     ("images", "labels"),
     [
         (["images/10{i}.jpg"], ["masks/20{i}.png"]),  # a number would be cut
-        (["images/{i}.jpg"], ["masks/000{i}.png"]),
         (["images/cat.jpg"], ["masks/dog.png"]),
     ],
 )

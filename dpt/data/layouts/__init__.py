@@ -93,7 +93,7 @@ def _refusal(folder: Folder) -> DataError:
     suffixes = {os.path.splitext(path)[1].lower() for path in folder.paths}
     unread = few(sorted(suffixes.intersection(io.UNREAD_SUFFIXES)))
     hint = f"; convert images of {unread}, which are not read, to JPEG or PNG" if unread else ""
-    names = [f"set data.labels_name={name}, or " for name in names_like_labels(folder.pictures)]
+    names = [f"set {setting}, or " for setting in names_like_labels(folder.pictures)]
     remedy = (
         f"{''.join(names)}give an image and its labels one name in folders such as images and "
         "masks (or depth), or set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if "

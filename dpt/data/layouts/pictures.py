@@ -24,7 +24,8 @@ KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "images")
 """Also keys of ``data``; a word that may mean several kinds means the first."""
 _WORDS: dict[Kind, str] = {
     "unused": "aug(?:ment(?:ed|ations?)?)?|pred(?:s|ict(?:ed|ions?)?)?|results?|outputs?|overlays?"
-    "|viz|visuali[sz](?:ed|ations?)|colou?rmaps?|thumb(?:nail)?s?|@eadir|__macosx",
+    "|viz|visuali[sz](?:ed|ations?)|colou?rmaps?|thumb(?:nail)?s?|@eadir|__macosx"
+    "|discard(?:s|ed)?|reject(?:s|ed)?|bad",
     "objects": "(?:segmentation_)?objects?",
     "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
     "labels": "masks?|msks?|lbls?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
@@ -127,45 +128,28 @@ def _spaced(name: str) -> str:
 def _kinds_by_words(pictures: Sequence[str]) -> dict[str, Kind]:
     """Returns the kinds that words in the names of folders and files tell; otherwise images.
 
-    A word of a file's name counts where no folder's name tells the kind, or where only some files
-    in a folder of images have it, and there is no other folder of that kind.
+    A word of a file's name counts where no folder's name tells the kind, or in a folder of images
+    if there is no other folder of that kind.
     """
     folders = _kinds_of_folders({os.path.dirname(path) for path in pictures})
-    names = {path: _kind_of_name(path) for path in pictures}
-    without_word = {os.path.dirname(path) for path, kind in names.items() if not kind}
-    present = {*folders.values()}
     kinds: dict[str, Kind] = {}
     for path in pictures:
-        directory, name_kind = os.path.dirname(path), names[path]
-        kind = folders[directory]
-        is_among_images = kind == "images" and directory in without_word
-        if name_kind == "unused" or not kind or (is_among_images and name_kind not in present):
+        kind, name_kind = folders[os.path.dirname(path)], _kind_of_name(path)
+        is_open = not kind or (kind == "images" and name_kind not in folders.values())
+        if name_kind == "unused" or is_open:
             kind = name_kind or kind
         kinds[path] = kind or "images"
     return kinds
 
 
 def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
-    """Returns the kind of the files in each folder; "" if no word tells.
-
-    The word of a folder that holds both images and labels in folders of their own does not count.
-    """
-    inner: dict[str, set[str]] = defaultdict(set)  # kinds of the folders below
-    for directory in directories:
-        names = directory.split("/")
-        for k in range(1, len(names)):
-            inner["/".join(names[:k])].update(map(kind_of_word, names[k:]))
+    """Returns the kind of the files in each folder, by the last word; "" if no word tells."""
     kinds: dict[str, Kind | Literal[""]] = {}
     for directory in directories:
-        names, kind = directory.split("/"), kind_of_word("")
-        for k, name in enumerate(names, 1):
-            below = inner["/".join(names[:k])]
-            is_container = "images" in below and bool({"labels", "depth"} & below)
-            name_kind = "" if is_container else kind_of_word(name)
-            if name_kind and not (kind and name_kind == "images"):
-                kind = name_kind
+        names = directory.split("/")
         is_unused = any(_has_outer("unused", name) for name in names)
-        kinds[directory] = "unused" if is_unused else kind
+        told = next(filter(None, map(kind_of_word, reversed(names))), kind_of_word(""))
+        kinds[directory] = "unused" if is_unused else told
     return kinds
 
 
@@ -179,20 +163,24 @@ def _has_outer(kind: Kind, name: str) -> bool:
 def _kind_of_name(path: str) -> Kind | Literal[""]:
     """Returns what the first or the last word of a file's name says, unless that is an image."""
     stem = os.path.splitext(os.path.basename(path))[0]
+    if stem.lower().endswith("depth_mask"):  # see io.mask_of_depth
+        return "unused"
     kinds: tuple[Kind, ...] = ("unused", "labels", "depth")
     return next((kind for kind in kinds if _has_outer(kind, stem)), "")
 
 
 def names_like_labels(pictures: Sequence[str]) -> list[str]:
-    """Returns templates of names that are those of other pictures with an end."""
-    stems = dict.fromkeys(os.path.splitext(path)[0] for path in pictures)
-    ends = Counter(
-        stem[match.start() :]
-        for stem in stems
-        for match in re.finditer(r"[-_. ]", stem)
-        if stem[: match.start()] in stems
-    )
-    return [f"%stem{end}" for end, count in ends.most_common(_MAX_ENDS) if 2 * count > len(ends)]
+    """Returns settings for names that are those of other pictures with an end: of labels, or of
+    images where the others are labels."""
+    kinds = {_core(_stem(path)): kind for path, kind in _kinds_by_words(pictures).items()}
+    ends: Counter[tuple[str, str]] = Counter()
+    for stem in map(_stem, pictures):
+        for match in re.finditer(r"[-_. ]", stem):
+            kind = kinds.get(_core(stem[: match.start()]))
+            if kind:
+                ends["images" if kind == "labels" else "labels", stem[match.start() :]] += 1
+    common = [key for key, count in ends.most_common(_MAX_ENDS) if 2 * count > len(ends)]
+    return [f"data.{kind}_name=%stem{end}" for kind, end in common]
 
 
 # ------------------------------------------------------------------------------------- pairing
@@ -204,49 +192,33 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     Raises:
         DataError: two images fit label files equally well.
     """
-    image_of: dict[str, str] = {}
-    for key in (_whole_key, _key_without_kind):
-        keys = _unique(images, partial(key, kind="images"))
-        keys_of = {path: key(path, kind) for path in labels if path not in image_of}
-        image_of |= {path: keys[name] for path, name in keys_of.items() if name in keys}
-    partners: dict[str, set[str]] = defaultdict(set)  # folders of images by those of labels
-    for path, image in image_of.items():
-        partners[os.path.dirname(path)].add(os.path.dirname(image))
-    left = by_folder(path for path in labels if path not in image_of)
-    for directory, members in sorted(left.items(), key=lambda item: -len(item[1])):
-        near = [*images]
-        if directory in partners:  # further labels in a folder that has pairs
-            labelled = {*image_of.values()}
-            free = [path for path in images if path not in labelled]
-            near = [path for path in free if os.path.dirname(path) in partners[directory]]
-        image_of |= _pair_most_alike(_levels_of_likeness(near, members[0], kind), members)
+    keys = _unique(images, partial(_whole_key, kind="images"))
+    keys_of = {path: _whole_key(path, kind) for path in labels}
+    image_of = {path: keys[key] for path, key in keys_of.items() if key in keys}
+    paired = {os.path.dirname(path) for path in image_of}
+    for directory, members in by_folder(labels).items():
+        if directory in paired:  # its further labels are not used
+            continue
+        levels = _levels_of_likeness(images, members[0], kind)
+        attempts = (_pair_by_affixes(level, members) for level in levels)
+        image_of |= next(filter(None, attempts), {})
     return image_of
-
-
-def _pair_most_alike(levels: Sequence[Sequence[str]], labels: Sequence[str]) -> dict[str, str]:
-    """Returns the image of label files of a folder, in the first level of images that has pairs."""
-    attempts = (_pair_by_affixes(images, labels) for images in levels)
-    return next(filter(None, attempts), {})
 
 
 def _levels_of_likeness(images: Sequence[str], label: str, kind: Kind) -> list[list[str]]:
     """Returns the images whose folders are equally like that of a label file, the most like ones
     first, without those of another split.
 
-    Likeness is whether a folder's name says that it holds images, how many folders at the beginning
-    and the end of the paths are the same, and how many words anywhere.
+    Likeness is whether a folder's name says that it holds images, and how many folders at the
+    beginning and the end of the paths are the same.
     """
-    place = os.path.dirname(_whole_key(label, kind))
-    folders, words = place.split("/"), {*re.split(r"[-_. /]+", place)}
-    levels: dict[tuple[bool, int, int], list[str]] = defaultdict(list)
+    folders = os.path.dirname(_whole_key(label, kind)).split("/")
+    levels: dict[tuple[bool, int], list[str]] = defaultdict(list)
     for directory, members in by_folder(images).items():
-        other = os.path.dirname(_whole_key(members[0], "images"))
-        if len({split_word(place)[0], split_word(other)[0]} - {""}) == 2:
-            continue
-        others = other.split("/")
-        alike = _common_start(folders, others) + _common_start(folders[::-1], others[::-1])
-        is_named = bool(WORDS["images"].search(_spaced(directory)))
-        levels[is_named, alike, len(words & {*re.split(r"[-_. /]+", other)})] += members
+        others = os.path.dirname(_whole_key(members[0], "images")).split("/")
+        if len({split_word(label)[0], split_word(directory)[0]} - {""}) < 2:
+            alike = _common_start(folders, others) + _common_start(folders[::-1], others[::-1])
+            levels[bool(WORDS["images"].search(_spaced(directory))), alike] += members
     return [levels[likeness] for likeness in sorted(levels, reverse=True)]
 
 
@@ -265,12 +237,6 @@ def _whole_key(path: str, kind: Kind) -> str:
     return "/".join([*(SPLITS.get(name.lower(), name) for name in names if name), stem])
 
 
-def _key_without_kind(path: str, kind: Kind) -> str:
-    """Returns the whole key with the word for the kind in the file's name as ``*``."""
-    folders, _, stem = _whole_key(path, kind).rpartition("/")
-    return f"{folders}/{WORDS[kind].sub('*', _spaced(stem))}"
-
-
 def _pair_by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """Returns the image of label files of a folder: names are equal but for the beginning and the
     end that all images share, and those that the labels of most images have.
@@ -278,14 +244,14 @@ def _pair_by_affixes(images: Sequence[str], labels: Sequence[str]) -> dict[str, 
     Raises:
         DataError: two images fit most of the label files.
     """
-    prefix, suffix = _common_affixes({_stem(path) for path in images})
+    prefix, suffix = _common_affixes({_core(_stem(path)) for path in images})
     images_of: dict[str, list[str]] = defaultdict(list)
     for path in images:
-        images_of[_stem(path).removeprefix(prefix).removesuffix(suffix)].append(path)
+        images_of[_core(_stem(path)).removeprefix(prefix).removesuffix(suffix)].append(path)
     image_of: dict[str, str] = {}
     for before, after in _affixes(images_of.keys(), labels, prefix):
         images_of_stem = {f"{before}{core}{after}": images_of[core] for core in images_of}
-        stems = {path: _stem(path) for path in labels}
+        stems = {path: _core(_stem(path)) for path in labels}
         pairs = {p: images_of_stem[stem] for p, stem in stems.items() if stem in images_of_stem}
         if 2 * len(pairs) < min(len(images_of), len(labels)):
             continue
@@ -309,7 +275,7 @@ def _affixes(cores: Collection[str], labels: Sequence[str], prefix: str) -> list
     numbers_of_images = re.findall(r"\d+", prefix)
     counts: Counter[tuple[str, str]] = Counter()
     for path in labels[:: len(labels) // _MOST_COMPARED + 1]:
-        tokens = _TOKEN.findall(_stem(path))
+        tokens = _TOKEN.findall(_core(_stem(path)))
         for i, j in combinations(range(len(tokens) + 1), 2):
             before = "".join(tokens[:i])
             numbers = re.findall(r"\d+", before)
@@ -320,6 +286,11 @@ def _affixes(cores: Collection[str], labels: Sequence[str], prefix: str) -> list
 
 def _stem(path: str) -> str:
     return os.path.splitext(plain_name(os.path.basename(path)))[0]
+
+
+def _core(stem: str) -> str:
+    """Returns a name without zeros before its numbers: 5.jpg may belong to 00005.png."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", stem)
 
 
 def _common_affixes(names: set[str]) -> tuple[str, str]:

@@ -49,6 +49,7 @@ def divide(
     if sizes["val"] and sizes["train"]:
         listed = ", ".join(f"{split} {size}" for split, size in sizes.items() if split)
         folder.note(f"splits: {listed}" + (f", by {few(lists)}" if lists else ""))
+        _note_shared(folder, rows)
     elif folder.holds_out:
         others = {"test"} if len(sizes) > 1 else set()  # a folder named test may hold all of them
         rows = [row if row.split in others else row._replace(split="train") for row in rows]
@@ -188,6 +189,18 @@ def _near_copies(
         if len(near) and levels.min() <= _MAX_LEVELS:
             alike.add(k)
     return sorted(alike)
+
+
+def _note_shared(folder: Folder, rows: Sequence[Row]) -> None:
+    """Notes the images of val that look like one of train."""
+    images = [row.image for row in rows if row.split == "train"]
+    first = len(images)
+    images += [row.image for row in rows if row.split == "val"]
+    alike = _near_copies(images, _thumbnails_of(folder, images), range(first))
+    if alike:
+        what = f"{len(alike)} of {len(images) - first} images of val look like images of train"
+        names = few([images[k] for k in alike])
+        folder.note(f"splits: {what} ({names}): scores on them do not hold for other images")
 
 
 # ------------------------------------------------------------------------------------- lists
