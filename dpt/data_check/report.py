@@ -17,23 +17,14 @@ from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_samp
 from dpt.files import plural
 from dpt.run_log import log_rows
 from dpt.segments import OBJECT_IDS
-from dpt.types.outputs import OutputSpec
 from dpt.types.samples import IGNORE_INDEX, Sample
-from dpt.viz import (
-    as_palette,
-    colorize_depth,
-    colorize_labels,
-    colorize_output,
-    colorize_segments,
-    overlay,
-)
+from dpt.viz import as_palette, colorize_depth, colorize_labels, colorize_segments, overlay
 
 Picture = tuple[str, np.ndarray]  # a caption and a uint8 RGB picture
 
 _CELL = 256  # width of a cell in a row of pictures, in pixels
 _MAX_ROWS = 40  # of a table in the terminal
 _EPOCHS = 4  # augmented versions that are shown of each sample
-_NORMALS = OutputSpec("normals", "map", channels=3, value_range=(-1.0, 1.0), is_direction=True)
 
 
 class Table(NamedTuple):
@@ -155,15 +146,14 @@ def _objects(scans: Sequence[Scan]) -> Table:
 
 
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:
-    """Returns image, labels, depth and normals of samples as they are on disk."""
+    """Returns image, labels and depth of samples as they are on disk."""
     samples = [read_sample(scan.dataset, index).sample for index in indices]
     layers = [(_name(scan, sample), list(_layers(sample, scan).values())) for sample in samples]
     return [(name, _row(pictures)) for name, pictures in layers if pictures]
 
 
 def _augmented_rows(augmented: Augmented, scan: Scan, indices: Iterable[int]) -> Iterator[Picture]:
-    """Yields the image and its augmented versions in the first epochs, and depth and normals in
-    further rows."""
+    """Yields the image and its augmented versions in the first epochs, and depth in other rows."""
     for index in indices:
         original = scan.dataset[index]
         layers = [_layers(augmented[epoch, index], scan) for epoch in range(_EPOCHS)]
@@ -180,7 +170,7 @@ def _name(scan: Scan, sample: Sample) -> str:
 
 
 def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
-    """Returns image, labels, depth and normals of a sample as pictures, if it has them."""
+    """Returns image, labels and depth of a sample as pictures, if it has them."""
     info = scan.dataset.info
     palette = as_palette(info.palette, info.num_classes, info.class_names)
     pictures: dict[str, np.ndarray] = {}
@@ -194,10 +184,6 @@ def _layers(sample: Sample, scan: Scan) -> dict[str, np.ndarray]:
         pictures["labels"] = colorize_segments(codes, palette, info.things)
     if "depth" in sample:
         pictures["depth"] = colorize_depth(sample["depth"], sample["valid"])
-    if "normals" in sample:
-        known = sample["normals"].any(axis=2, keepdims=True)
-        values = np.where(known, sample["normals"], np.nan).transpose(2, 0, 1)
-        pictures["normals"] = colorize_output(values, _NORMALS)
     return pictures
 
 

@@ -179,8 +179,8 @@ def names_like_labels(pictures: Sequence[str]) -> list[str]:
             kind = kinds.get(_core(stem[: match.start()]))
             if kind:
                 ends["images" if kind == "labels" else "labels", stem[match.start() :]] += 1
-    common = [key for key, count in ends.most_common(_MAX_ENDS) if 2 * count > len(ends)]
-    return [f"data.{kind}_name=%stem{end}" for kind, end in common]
+    common = ends.most_common(_MAX_ENDS)
+    return [f"data.{kind}_name=%stem{end}" for (kind, end), n in common if 2 * n > len(ends)]
 
 
 # ------------------------------------------------------------------------------------- pairing
