@@ -102,7 +102,7 @@ def fit(folder: Path | str, *overrides: str, time: str = "15m") -> Run:
         ValueError: a mistake, or a folder that can be interpreted in two ways.
     """
     plan = Plan(Path(folder), overrides, time)
-    plan.write_table()
+    write_bytes(plan.table, plan.detected.table().encode())
     _check(plan)
     of_classes = plan.of_classes()
     if of_classes is None:
@@ -221,10 +221,6 @@ class Plan:
     def config(self) -> RunConfig:
         """The configuration of the run."""
         return RunConfig.read(self._composition.values())
-
-    def write_table(self) -> None:
-        """Writes the pairs, which the configuration names."""
-        write_bytes(self.table, self.detected.table().encode())
 
     def measure(self) -> None:
         """Adds the settings that follow from the values of training masks and depth maps."""

@@ -23,6 +23,7 @@ from tiny import ON_CPU, TINY_DATA, TINY_VIT, call, checkpoint_of
 
 import dpt
 from dpt.data.statistics import LabelStatistics
+from dpt.files import write_bytes
 from dpt.fitting import (
     ENCODER,
     Length,
@@ -173,7 +174,7 @@ def test_depth_starts_at_the_median_of_the_data(tmp_path):
     make = scaled(1000, np.uint16)
     root = folder(tmp_path / "set", kind="depth", make=make)
     plan = Plan(root, (*TINY_VIT, f"run_dir={tmp_path / 'run'}"), "15m")
-    plan.write_table()
+    write_bytes(plan.table, plan.detected.table().encode())
     plan.measure()
     assert plan.chosen["task.objectives.depth.prior"] == pytest.approx(2.5, abs=0.02)
     head = dpt.create_model("dpt_tiny", heads={"depth": {**DEPTH_HEAD, "prior": 2.5}}).eval()
@@ -185,7 +186,7 @@ def test_a_model_of_classes_is_planned_beside_that_of_objects(tmp_path):
     foreign_folders.labelme(tmp_path / "set", foreign_folders.scene_pictures())
     options = (*TINY_VIT, f"run_dir={tmp_path / 'run'}")
     plan = Plan(tmp_path / "set", options, "15m")
-    plan.write_table()
+    write_bytes(plan.table, plan.detected.table().encode())
     beside = plan.of_classes()
     assert beside.config.task.name == "segmentation"
     assert beside.config.folder == tmp_path / "run/classes"

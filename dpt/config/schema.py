@@ -386,8 +386,7 @@ class EvaluateConfig(Config):
         unused = [key for key in others if getattr(self, key) is not None]
         unused += sorted(self.typed_keys & {"data.image_size", "data.eval_size"})
         if unused:
-            remedy = "; the size of a checkpoint's images is image_size" if self.checkpoint else ""
-            log.warning("%s: no effect on %s%s", ", ".join(unused), self.source, remedy)
+            log.warning("%s: no effect on %s: see image_size", ", ".join(unused), self.source)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,14 @@
 """Reads images, depth maps and label files. No other package decodes them."""
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from dpt.data.formats import arrays, pictures, rules
 from dpt.data.formats.bands import Bands, FilePart, read_bands
-from dpt.files import DataError, check_pixels, decoding, few, read_bytes
+from dpt.files import DataError, check_pixels, few, read_bytes
 
 JPEG_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".jpe", ".mpo")
 IMAGE_SUFFIXES = (*JPEG_SUFFIXES, ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm")
@@ -123,9 +122,6 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     """Returns the numbers of a depth file as stored, (H, W); 0 where it is transparent, or where
     the mask of valid pixels beside it is 0, as ``a_depth_mask.npy`` of DIODE's ``a_depth.npy``.
 
-    PNG files with the texts ``near`` and ``far``, as MoGe writes them, hold logarithms; these are
-    returned as depth, float32, in MoGe's unit (metres, or up to scale).
-
     Args:
         path: PNG, TIFF or PGM of any number of bits, PFM, NPY, NPZ, EXR, HDF5 or MATLAB.
         key: name of the array in files that hold several: an EXR channel, an HDF5 data set, a
@@ -135,6 +131,8 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     raw = stored.pixels if stored.palette is None else stored.colors
     if raw.ndim == 3 and (raw == raw[..., :1]).all():  # grey in three channels
         raw = raw[..., 0]
+    if "near" in stored.texts:
+        raise DataError(f"{path}: MoGe's logarithms of depth: save metres, as TIFF or NPY")
     if raw.ndim != 2 or raw.dtype.kind not in "uif":
         fault = f"depth must be numbers of (H, W), found {raw.dtype} {raw.shape}"
         raise DataError(f"{path}: {fault}: check data.depth, or convert colours to one channel")
@@ -144,7 +142,7 @@ def read_raw_depth(path: str | Path, *, key: str | None = None) -> np.ndarray:
     mask = mask_of_depth(path)
     if mask is not None:
         raw = np.where(_read_stored(mask, _WHOLE).pixels > 0, raw, raw.dtype.type(0))
-    return _without_logarithms(path, raw, stored.texts) if "near" in stored.texts else raw
+    return raw
 
 
 def mask_of_depth(path: str | Path) -> Path | None:
@@ -163,19 +161,6 @@ def _read_stored(path: str | Path, part: FilePart) -> pictures.Picture:
             return pictures.Picture(pixels=array[..., :3], alpha=array[..., 3])
         return pictures.Picture(pixels=array)
     return pictures.decode_picture(path, read_bytes(path))
-
-
-def _without_logarithms(
-    path: str | Path, raw: np.ndarray, texts: Mapping[str | tuple[int, int], object]
-) -> np.ndarray:
-    """Returns depth of a PNG file of MoGe: 0 where unknown, infinity beyond its range."""
-    with decoding(path, "logarithmic depth"):
-        near, far, unit = (float(str(texts.get(name, 1))) for name in ("near", "far", "unit"))
-        if raw.dtype != np.uint16 or not 0 < near < far:
-            raise ValueError(f"{raw.dtype}, near={near}, far={far}")
-        steps = (raw.astype(np.float32) - 1) / (2**16 - 3)
-        depth = unit * np.exp(math.log(near) + steps * math.log(far / near))
-    return np.select([raw == 0, raw == 2**16 - 1], [0, np.inf], depth).astype(np.float32)
 
 
 def _without_single_axes(array: np.ndarray) -> np.ndarray:

@@ -116,8 +116,7 @@ def top_of(values: np.ndarray) -> tuple[float, float, float]:
     return top, following / max(top, 1e-30), float((values == top).mean())
 
 
-_MIN_LEVELS = 5  # with fewer values, nothing is certain
-_NEIGHBOURS = 20  # values next to an end
+_NEIGHBOURS = 20  # values next to an end; with fewer, nothing is certain
 _FAR, _NEAR, _ROUND = 5.0, 10.0, 2.0  # ratios of an end that is far from these
 _CLOSE = 1.25  # ratio of a limit to all of these
 _MANY_TIMES = 10  # as many pixels as these have on average
@@ -135,13 +134,13 @@ def shared_ends(values: np.ndarray) -> list[float]:
     ends: list[float] = []
     for inwards, ratio in ((-1, _FAR), (1, _NEAR)):
         order = np.arange(len(levels))[::inwards]
-        while len(order) >= _MIN_LEVELS:
+        while len(order) > _NEIGHBOURS:
             end, near = order[0], order[1 : 1 + _NEIGHBOURS]
             ratios, mean = np.exp(np.abs(logs[near] - logs[end])), counts[near].mean()
             least = _ROUND if levels[end] in _ROUND_TOPS else ratio
-            many = max(_MANY_TIMES * mean, _CLIPPED * values.size)
             is_apart = ratios.min() > least and counts[end] > mean
-            if not (is_apart or (ratios.max() < _CLOSE and counts[end] > many)):
+            is_many = counts[end] > max(_MANY_TIMES * mean, _CLIPPED * values.size)
+            if not (is_apart or (ratios.max() < _CLOSE and is_many)):
                 break
             ends.append(levels[end].item())
             order = order[1:]
