@@ -103,6 +103,16 @@ def test_binary_masks_with_smooth_borders_are_divided(tmp_path, make):
     np.testing.assert_array_equal(labels_of(read), make(9) > 127)
 
 
+def test_few_pixels_of_other_classes_are_no_noise(tmp_path):
+    def make(seed):
+        ids = mask(seed, (0, 255))
+        ids[0, :12] = np.arange(12) % 3 + 1
+        return ids
+
+    root = folder(tmp_path / "set", make=make)
+    assert settings(root)["num_classes"] == 4  # and 255 means unlabelled
+
+
 @pytest.mark.parametrize(
     ("make", "given", "pattern"),
     [

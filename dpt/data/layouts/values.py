@@ -356,17 +356,17 @@ class Masks:
             return None
         ids = Counter({i: count for (i,), count in self.values.items()})
         (first, count), (second, others) = (ids.most_common(2) * 2)[:2]
-        near = [i for i in ids if min(abs(i - first), abs(i - second)) <= _NOISE]
-        is_noisy = len(ids) > 8 or 3 < len(near) == len(ids)
+        middle = (first + second) // 2
+        gaps = np.abs(np.subtract.outer([*ids], [first, second])).min(axis=1)
+        sides = {i > middle for i in ids if i not in (first, second)}
+        is_noisy = len(sides) == 2 and (len(ids) > 8 or gaps.max() <= _NOISE)
         is_most = count + others > 0.9 * ids.total()
         is_byte = min(ids) >= 0 and max(ids) <= IGNORE_INDEX
         if not (is_noisy and is_most and is_byte and abs(first - second) > _MIN_CONTRAST):
             return None
-        middle = (first + second) // 2
-        text = f"masks: {len(self.paths)} binary files with {len(ids)} values, as of smooth borders"
         halves = [f"0-{middle}", f"{middle + 1}-{IGNORE_INDEX}"]
-        note = f"{text}: up to {middle} is class_0, above it class_1"
-        return {"label_map": halves, "ignore_index": []}, [note]
+        text = f"masks: binary, with {len(ids)} values: up to {middle} is class_0, above it class_1"
+        return {"label_map": halves, "ignore_index": []}, [text]
 
     def _ask_for_doubtful(self, ids: Sequence[int]) -> None:
         """Raises DataError for ids without names that can be read in two ways."""
