@@ -391,9 +391,6 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
     what = "depth maps hold the largest value of the files' type as a valid depth"
     remedy = "if it means 'not measured', add it to data.invalid_depth, as in [0,65535]"
     yield from scan.count("depth_undeclared", maps, lambda d: d.has_type_maximum, what, remedy)
-    what = "depth maps hold values below 0, which count as not measured"
-    remedy = "add their value to data.invalid_depth if that is right, or check the files"
-    yield from scan.count("depth_negative", maps, lambda d: d.negative > 0, what, remedy)
     tops = [depth.top for _, depth in maps]
     if tops and are_normalised(tops):
         message = f"all depth maps end at {tops[0][0]:g}, as if each was scaled to its own range"

@@ -69,7 +69,6 @@ class DepthStats:
     raw: tuple[float, ...]  # 50 % and 99 % quantiles of measured values in the file's unit *
     beyond: float  # fraction of the measured pixels that lie beyond max_depth *
     has_type_maximum: bool  # whether a valid pixel has the largest value of the file's integer type
-    negative: float  # fraction of values below 0 that are not declared invalid
     top: tuple[float, float, float]  # see top_of; of the values in the file
     grows_down: bool  # whether the lower half is typically farther than the upper half
     # * without the largest value of the file's integer type
@@ -141,10 +140,9 @@ def measure_depth(
 
     ``raw`` are the file's values, before ``rule`` converted them; None: the metres are measured.
     """
-    metres, limit, negative = depth[valid], np.inf, 0.0
+    metres, limit = depth[valid], np.inf
     measured, values = metres, depth
     if raw is not None and rule is not None:
-        negative = float(((raw < 0) & rule.is_declared_valid(raw)).mean())
         measured, values = raw[rule.is_measured(raw)], raw
         limit = np.inf if rule.max_depth is None else rule.max_depth / rule.scale
     is_constant = bool(metres.size >= 100 and metres.min() == metres.max())
@@ -162,7 +160,6 @@ def measure_depth(
         raw=_quantiles(levels, (0.5, 0.99)),
         beyond=float((levels > limit).mean()) if levels.size else 0.0,
         has_type_maximum=not is_constant and last <= limit and bool((measured == last).any()),
-        negative=negative,
         top=top_of(values),
         grows_down=lower > _FARTHER * upper > 0,
     )

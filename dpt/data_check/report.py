@@ -100,7 +100,6 @@ def _tables(scans: Sequence[Scan]) -> list[Table]:
     names = dict(enumerate(dataset.info.class_names)) | {IGNORE_INDEX: "(ignored)"}
     tables = [_overview(scans), _classes("pixels", pixels, names)]
     tables.append(_classes("images", images, dict(enumerate(dataset.class_id_names))))
-    tables.append(_objects(scans))
     return [table for table in tables if table.rows]
 
 
@@ -127,22 +126,6 @@ def _classes(unit: str, counts: dict[str, Counter[int]], names: dict[int, str]) 
     ]
     header = ["class", *(f"{split}, % of {unit}" for split in counts)]
     return Table(f"Classes by {unit}", header, rows if counts else [])
-
-
-def _objects(scans: Sequence[Scan]) -> Table:
-    """Returns the objects of each class, and the most segments in an image (a bound of
-    num_queries)."""
-    rows: list[list[html.Cell]] = []
-    for scan in (scan for scan in scans if scan.objects):
-        counts = Counter[int]()
-        for _, stats in scan.objects:
-            counts.update(stats.counts)
-        for k, name in enumerate(scan.dataset.info.class_names):
-            if scan.dataset.info.things[k]:
-                rows.append([scan.split, name, counts[k], counts[k] / len(scan.objects)])
-        most = max(stats.segments for _, stats in scan.objects)
-        rows.append([scan.split, "most segments in an image", most, None])
-    return Table("Objects", ["split", "class", "objects", "per image"], rows)
 
 
 def _sample_rows(scan: Scan, indices: Iterable[int]) -> list[Picture]:

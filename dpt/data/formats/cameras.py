@@ -6,7 +6,7 @@ Pixel centres are at whole numbers, see :class:`dpt.geometry.Camera`.
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path, PurePath
@@ -14,23 +14,27 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dpt.files import DataError, parse_json, parse_yaml, plural, read_table, read_text
+from dpt.files import DataError, few, parse_json, parse_yaml, plural, read_table, read_text
 from dpt.geometry import Camera, aspects_agree
+from dpt.validation import Plain, PlainMapping
 
 log = logging.getLogger("dpt")
 
 _MAX_BYTES = 1 << 26
-_MATRIX_KEYS = ("K", "intrinsics", "intrinsic_matrix", "camera_matrix")
-_DISTORTION_KEYS = (
-    "distortion_coefficients",
-    "distortion_coeffs",
-    "dist_coeffs",
-    "distortion",
-    "D",
-)
-_MODEL_KEYS = ("camera_model", "distortion_model")
+_MATRICES = ("K", "intrinsics", "intrinsic", "intrinsic_matrix", "camera_matrix")
+_NUMBERS = {  # the names of each number, in all forms of files
+    "fx": ("fx", "fl_x", "fx_color", "focal", "focal_length", "f"),
+    "fy": ("fy", "fl_y", "fy_color", "focal", "focal_length", "f", "fl_x"),
+    "cx": ("cx", "ppx", "mx_color"),
+    "cy": ("cy", "ppy", "my_color"),
+}
+_DISTORTIONS = "distortion_coefficients distortion_coeffs dist_coeffs distortion D coeffs k1 k2 k3"
+_MODELS = ("camera_model", "distortion_model", "model")
 _FISHEYE = re.compile("fisheye|equidistant|kannala|omni|mei", re.IGNORECASE)
-_SIZE_KEYS = (("height", "width"), ("image_height", "image_width"), ("h", "w"), ("yres", "xres"))
+_HEIGHTS = ("height", "image_height", "h", "yres", "color_height")
+_WIDTHS = ("width", "image_width", "w", "xres", "color_width")
+_WIDTH_AND_HEIGHT = ("resolution", "S_rect_02")  # of Kalibr and KITTI
+_NAMED = re.compile(r"^ *[\w.]+\s*[:=]", re.MULTILINE)  # of YAML, or of lines name: value
 
 
 class CameraSource(Protocol):
@@ -69,7 +73,7 @@ class StatedCamera:
             numbers = np.array([fx, 0, cx, 0, fy, cy, 0, 0, 1])
         elif numbers.size in (12, 16):
             numbers = numbers.reshape(-1, 4)[:3, :3]
-        if numbers.size != 9:
+        if numbers.size != 9 or not np.isfinite(numbers).all():
             fault = f"found {plural(numbers.size, 'number')} in place of a camera matrix"
             raise DataError(f"{source}: {fault}: write K as 3x3 numbers")
         K = numbers.reshape(3, 3)
@@ -110,10 +114,11 @@ class FocalLength:
 class CameraFile:
     """A file of intrinsics, for all images or with a row for each.
 
-    - Text: the 3×3 numbers of K, or 4×4.
-    - JSON and YAML: K, intrinsics, intrinsic_matrix or camera_matrix (a matrix, OpenCV's and ROS'
-      form of one, or [fx, fy, cx, cy]), or fx, fy, cx and cy; with width and height, or Kalibr's
-      resolution, K is scaled to images of another size.
+    - Text: the 3×3 numbers of K, or 4×4; COLMAP's ``cameras.txt`` of one camera.
+    - JSON, YAML and lines ``name: value``: a matrix, OpenCV's and ROS' form of one, or four
+      numbers, under the names of Open3D, OpenCV, ROS, RealSense, nerfstudio, Record3D, ORB-SLAM,
+      ScanNet, KITTI (the left colour camera) and Kalibr (cam0). With width and height, K is scaled
+      to images of another size.
     - A CSV table with the columns image, fx, fy, cx, cy. An image is the end of a path, with or
       without suffix.
 
@@ -157,17 +162,33 @@ def _log_once(level: int, message: str) -> None:
 @lru_cache(maxsize=64)
 def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
     """Reads a file; ``state`` is the time of its last change."""
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         return dict(_table_rows(path))
-    text = read_text(path, limit=_MAX_BYTES)
-    if suffix == ".json":
-        return {"": _of_mapping(parse_json(text, path), path)}
-    if suffix in (".yaml", ".yml"):  # OpenCV's first line and tags are not of YAML 1.2
-        plain = re.sub(r"\A%YAML[^\n]*|!!opencv-matrix", "", text)
-        return {"": _of_mapping(parse_yaml(plain, path), path)}
+    return {"": _camera_in(_content(read_text(path, limit=_MAX_BYTES), path), path)}
+
+
+def _content(text: str, path: Path) -> Any:
+    """Returns the values by names, or the numbers, in the text of a file."""
+    if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
+        return parse_json(text, path)
+    if _NAMED.search(text):  # OpenCV's first line and tags are not of YAML 1.2
+        text = re.sub(r"\A%YAML[^\n]*|!!opencv-matrix", "", text)
+        return parse_yaml(re.sub(r"\s*=\s*", ": ", text), path)
     lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
-    return {"": StatedCamera.parse(re.sub(r"[\[\],;]", " ", " ".join(lines)).split(), path)}
+    words = re.sub(r"[\[\],;]", " ", " ".join(lines)).split()
+    if len(words) > 6 and words[1].isupper():
+        if len(lines) > 1:
+            raise DataError(f"{path}: holds {len(lines)} cameras: give a file with one of them")
+        return _fields_of_colmap(*words[1:])
+    return words
+
+
+def _fields_of_colmap(model: str, width: str, height: str, *words: str) -> Plain:
+    """Returns the camera of a line of cameras.txt, with one or two focal lengths."""
+    if model.startswith(("SIMPLE", "RADIAL")):
+        words = (words[0], *words)
+    fields = {"K": words[:4], "D": words[4:], "model": model}
+    return {**fields, "width": width, "height": height}
 
 
 def _table_rows(path: Path) -> Iterator[tuple[str, StatedCamera]]:
@@ -181,43 +202,64 @@ def _table_rows(path: Path) -> Iterator[tuple[str, StatedCamera]]:
         yield name, StatedCamera.parse(texts, where)
 
 
-def _numbers(values: object) -> np.ndarray:
-    """Returns nested numbers as one array; empty if there are other values."""
+def _numbers(values: Any) -> np.ndarray:
+    """Returns nested numbers, those of a text or of a matrix of OpenCV, as one array; empty if
+    there are other values."""
+    values = values.get("data") if isinstance(values, Mapping) else values
+    values = values.split() if isinstance(values, str) else values
     try:
         return np.asarray(values, np.float64).ravel()
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return np.empty(0)
 
 
-def _of_mapping(values: Any, path: Path) -> StatedCamera:
-    """Returns the camera in the data of a JSON or YAML file."""
+def _camera_in(values: Any, path: Path) -> StatedCamera:
+    """Returns the camera in the content of a file."""
     if not isinstance(values, Mapping):
         return StatedCamera.parse(values, path)
-    matrix = next((values[key] for key in _MATRIX_KEYS if key in values), values)
+    fields, matrix, missing = _fields_of(values)
+    inner = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    if missing and ("cam0" in inner or len(inner) == 1):  # the first of several of Kalibr
+        fields, matrix, missing = _fields_of(inner.get("cam0") or next(iter(inner.values())))
+    if missing:
+        fault = f"found the keys {few([*map(str, values)], 12)}, but no {', '.join(missing)}"
+        remedy = "write fx, fy, cx and cy, or K, of one camera at the top of the file"
+        raise DataError(f"{path}: {fault}: {remedy}")
+    model = str(_first(fields, _MODELS))
+    if _FISHEYE.search(model):
+        raise DataError(f"{path}: {model}: undistort the images")
+    if any(_numbers(fields.get(_plain(name), 0)).any() for name in _DISTORTIONS.split()):
+        log.warning("%s: distortion is not corrected: undistort the images", path)
+    return StatedCamera.parse(matrix, path, _size_in(fields))
+
+
+def _fields_of(values: Mapping[Any, Any]) -> tuple[Plain, Any, list[str]]:
+    """Returns values by plain names, K as nested numbers, and which of its numbers are missing."""
+    fields = {_plain(key): value for key, value in values.items()}
+    matrix = _first(fields, _MATRICES) or values.get("P2") or values.get("P_rect_02")  # of KITTI
     if isinstance(matrix, Mapping):
-        values = {**values, **matrix}
-        matrix = matrix.get("data") or [matrix.get(key) for key in ("fx", "fy", "cx", "cy")]
-    for key in _MODEL_KEYS:
-        if _FISHEYE.search(str(values.get(key))):
-            raise DataError(f"{path}: {key} {values[key]}: undistort the images")
-    if any(_is_distortion(values.get(key)) for key in _DISTORTION_KEYS):
-        advice = "undistort the images for exact points"
-        log.warning("%s: distortion is not corrected: %s", path, advice)
-    return StatedCamera.parse(matrix, path, _size_in(values))
+        fields |= {_plain(key): value for key, value in matrix.items()}
+        matrix = matrix.get("data")
+    if matrix is not None:
+        return fields, matrix, []
+    numbers = {name: _first(fields, names) for name, names in _NUMBERS.items()}
+    return fields, [*numbers.values()], [name for name in numbers if numbers[name] is None]
 
 
-def _is_distortion(coefficients: Any) -> bool:
-    """Whether coefficients, or a matrix of OpenCV with them, distort the image."""
-    if isinstance(coefficients, Mapping):
-        coefficients = coefficients.get("data")
-    return bool(_numbers(coefficients or 0).any())
+def _plain(name: object) -> str:
+    """Returns a name without capitals, underscores and the ``Camera.`` of ORB-SLAM."""
+    return re.sub(r"^camera1?\.|[^a-z0-9]", "", str(name).lower())
 
 
-def _size_in(values: Mapping[str, Any]) -> tuple[int, int] | None:
+def _first(fields: PlainMapping, names: Iterable[str]) -> Any:
+    """Returns the value of the first name that is there; None without one."""
+    return next((fields[key] for key in map(_plain, names) if fields.get(key) is not None), None)
+
+
+def _size_in(fields: PlainMapping) -> tuple[int, int] | None:
     """Returns (H, W) of the images of a camera, if its file states it."""
-    sizes = [[values[key] for key in keys if key in values] for keys in _SIZE_KEYS]
-    resolution = _numbers(values.get("resolution")).tolist()  # width and height
-    for sides in map(_numbers, (*sizes, resolution[::-1])):
+    size = [_first(fields, _HEIGHTS), _first(fields, _WIDTHS)]
+    for sides in (_numbers(size), _numbers(_first(fields, _WIDTH_AND_HEIGHT))[::-1]):
         if sides.size == 2 and ((sides >= 1) & (sides < 1e9)).all():
             return int(sides[0]), int(sides[1])
     return None

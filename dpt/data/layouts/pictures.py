@@ -8,9 +8,8 @@ labels of a folder have.
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
-from functools import partial
 from itertools import combinations, takewhile
 from typing import Literal
 
@@ -192,9 +191,11 @@ def pair(images: Sequence[str], labels: Sequence[str], kind: Kind) -> dict[str, 
     Raises:
         DataError: two images fit label files equally well.
     """
-    keys = _unique(images, partial(_whole_key, kind="images"))
+    keys = {path: _whole_key(path, "images") for path in images}
+    counts = Counter(keys.values())
+    image_of_key = {key: path for path, key in keys.items() if counts[key] == 1}
     keys_of = {path: _whole_key(path, kind) for path in labels}
-    image_of = {path: keys[key] for path, key in keys_of.items() if key in keys}
+    image_of = {p: image_of_key[key] for p, key in keys_of.items() if key in image_of_key}
     paired = {os.path.dirname(path) for path in image_of}
     for directory, members in by_folder(labels).items():
         if directory in paired:  # its further labels are not used
@@ -220,14 +221,6 @@ def _levels_of_likeness(images: Sequence[str], label: str, kind: Kind) -> list[l
             alike = _common_start(folders, others) + _common_start(folders[::-1], others[::-1])
             levels[bool(WORDS["images"].search(_spaced(directory))), alike] += members
     return [levels[likeness] for likeness in sorted(levels, reverse=True)]
-
-
-def _unique(paths: Iterable[str], key: Callable[[str], str]) -> dict[str, str]:
-    """Returns the paths by keys, without those whose key another one has."""
-    paths_of: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        paths_of[key(path)].append(path)
-    return {name: members[0] for name, members in paths_of.items() if len(members) == 1}
 
 
 def _whole_key(path: str, kind: Kind) -> str:

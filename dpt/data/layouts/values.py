@@ -78,7 +78,7 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
     if "resize_labels" not in folder.given and _have_other_sizes(folder, rows):
         settings["resize_labels"] = True
     if masks:
-        settings |= _settings_of_masks(folder, masks, has_depth=bool(maps))
+        settings |= _settings_of_masks(folder, masks)
     if masks and all(row.objects for row in rows):
         settings |= _object_settings({**folder.given, **settings})
     if maps:
@@ -86,15 +86,11 @@ def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
     return settings
 
 
-def _settings_of_masks(folder: Folder, paths: Sequence[Path], *, has_depth: bool) -> Plain:
+def _settings_of_masks(folder: Folder, paths: Sequence[Path]) -> Plain:
     """Returns the settings of the classes of masks, and notes them."""
-    try:
-        file = read_class_file(folder)
-        masks = read_masks(paths, file, folder.given)
-        settings, notes = masks.binary_settings() or masks.settings()
-    except DataError as error:  # the masks may be those of valid depth
-        remedy = "; data.labels=null leaves all masks out" if has_depth else ""
-        raise DataError(f"{error}{remedy}") from None
+    file = read_class_file(folder)
+    masks = read_masks(paths, file, folder.given)
+    settings, notes = masks.binary_settings() or masks.settings()
     if any(row.name in settings.get("class_names", ()) for row in file.rows):
         folder.used.add(file.path)
         folder.note(f"class names: {file.path}")
@@ -664,8 +660,7 @@ def _measured(
 
 def _typical(measured: Sequence[np.ndarray], quantile: float = 0.5) -> float:
     """Returns the median of the maps' quantiles."""
-    wide = [values.astype(np.float64) for values in measured]
-    return float(np.median([np.quantile(values, quantile) for values in wide]))
+    return float(np.median([np.quantile(m.astype(np.float64), quantile) for m in measured]))
 
 
 def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
