@@ -147,8 +147,8 @@ def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
     for directory in directories:
         names = directory.split("/")
         is_unused = any(_has_outer("unused", name) for name in names)
-        told = next(filter(None, map(kind_of_word, reversed(names))), kind_of_word(""))
-        kinds[directory] = "unused" if is_unused else told
+        told: list[Kind | Literal[""]] = [kind for kind in map(kind_of_word, names) if kind]
+        kinds[directory] = "unused" if is_unused else ["", *told][-1]
     return kinds
 
 
