@@ -287,6 +287,8 @@ class StepGuard:
     statistics; its samples are listed in ``nonfinite.csv``. All ranks have the same averaged
     gradient, so they skip the same steps. PyTorch's fused Adam skips a step on the device, so the
     results are fetched every ``CHECK_EVERY`` steps; for other optimisers each step is waited for.
+    Running statistics are those of the steps' mean at first, until their momentum is larger: a
+    model of few steps predicts by its own statistics, not by those of its initialisation.
 
     Args:
         model: its BatchNorm statistics are restored.
@@ -307,6 +309,8 @@ class StepGuard:
         norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
         self.buffers = [b for norm in norms for b in norm.buffers()]
         self.kept = [b.clone() for b in self.buffers]
+        # without a momentum they are the mean anyway
+        self.momenta = [norm.momentum or 1.0 for norm in norms for _ in norm.buffers()]
 
     def checked(
         self, loss: Tensor, outputs: Mapping[str, HeadOutput], names: Sequence[str]
@@ -336,7 +340,11 @@ class StepGuard:
             scaler.unscale_(optimizer)
         norm = clipped_norm(trainer, optimizer, limit, algorithm)
         is_finite = norm.isfinite()
-        for now, kept in zip(self.buffers, self.kept, strict=True):
+        share = 1 / (1 + trainer.global_step)  # of this step in a mean
+        for now, kept, momentum in zip(self.buffers, self.kept, self.momenta, strict=True):
+            gain = share / (1 - (1 - momentum) ** len(self.batches))
+            if gain > 1 and now.is_floating_point():
+                now.copy_(kept + gain * (now - kept))
             kept.copy_(torch.where(is_finite, now, kept))
             now.copy_(kept)
         step, self.batches = (trainer.global_step, norm, self.batches), []

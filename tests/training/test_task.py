@@ -236,6 +236,30 @@ def test_gradients_are_clipped_in_every_precision(tmp_path, precision, fused):
     assert seen.norm == pytest.approx(1e-3, rel=1e-3)
 
 
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_statistics_of_the_first_steps_are_those_of_their_batches(tmp_path, accumulated):
+    """Otherwise a model would be scored by the statistics of its initialisation."""
+    task = task_of("segmentation")
+    norm = next(m for m in task.model.modules() if isinstance(m, nn.BatchNorm2d))
+    means = []
+    norm.register_forward_pre_hook(lambda _, inputs: means.append(inputs[0].mean((0, 2, 3))))
+    trainer = L.Trainer(
+        max_steps=4,
+        accumulate_grad_batches=accumulated,
+        logger=False,
+        accelerator="cpu",
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    batches = [batch_of(2, seed=seed) for seed in range(4 * accumulated)]
+    trainer.fit(task, DataLoader(batches, batch_size=None))
+    weights = torch.tensor([0.9, 1.0][-accumulated:]).repeat(4) / [1.0, 1.9][accumulated - 1] / 4
+    expected = (torch.stack(means) * weights[:, None]).sum(0)
+    torch.testing.assert_close(norm.running_mean, expected, rtol=1e-4, atol=1e-6)
+
+
 # ------------------------------------------------------------------------------ evaluation
 
 
