@@ -89,7 +89,7 @@ def test_it_is_saved_with_the_weights(tmp_path, form):
     if form == "folder":
         model.save_pretrained(tmp_path / "saved")
         path = tmp_path / "saved"
-        row = "| `depth` | depth of each pixel | m | 0.001 to 20 |"  # as dpt.Predictor gives it
+        row = "| depth | depth of each pixel | m | 0.001 to 20 |"  # as dpt.Predictor gives it
         assert row in (path / "README.md").read_text().splitlines()
     else:
         path = tmp_path / "a.ckpt"

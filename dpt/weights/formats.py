@@ -15,7 +15,7 @@ from dpt.files import few
 from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
 from dpt.weights import base, depth_anything, dinov, eomt, hub, official, smp, transformers
-from dpt.weights.files import CheckpointFiles, open_checkpoint
+from dpt.weights.files import CheckpointFiles, open_checkpoint, unwrap
 from dpt.weights.names import Tensors
 
 CONFIG_KEY = "dpt_config"
@@ -35,7 +35,8 @@ class Native(base.Format):
     def read(self, files: CheckpointFiles) -> base.StoredModel:
         if files.config:
             return base.StoredModel(files.config, files.tensors)
-        tensors = {k: v for k, v in files.tensors.items() if not k.startswith("objectives.")}
+        every = files.content["state_dict"].items()
+        tensors = unwrap({name: t for name, t in every if name.startswith("model.")})
         return base.StoredModel(files.content[CONFIG_KEY], tensors)
 
     def write(self, config: Plain, tensors: Tensors, path: str | Path) -> list[str]:

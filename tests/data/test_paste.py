@@ -84,9 +84,8 @@ def test_paste_parts_gives_padding_no_label():
     for k in (0, 2):
         target = before[k]["mixing"]
         assert target.padding.mean() == 0.75
-        np.testing.assert_array_equal(
-            target.padding, (target.weak == target.weak[0, 0]).all(axis=-1)
-        )
+        is_grey = (target.weak == target.weak[0, 0]).all(axis=-1)
+        assert (target.padding != is_grey).mean() < 0.03  # pixels at the border are mixed
         padding, part = map(torch.from_numpy, (target.padding, before[k + 1]["mixing"].part))
         assert torch.equal(batch["mixed"].kept[k], part | padding)
         assert (batch["labels"][k][padding & ~part] == IGNORE_INDEX).all()

@@ -85,8 +85,8 @@ def test_a_mistake_does_not_overwrite(train, run, refused):
 def test_config_yaml_states_defaults(run):
     """A later change of a default does not change a run that is resumed."""
     config = yaml.safe_load((run / "config.yaml").read_text())
-    names = {f.name for f in fields(TrainTransform)} - {"image_size", "targets", "prompts"}
-    assert config["augment"].keys() == names
+    of_data = {"image_size", "targets", "prompts", "class_names"}
+    assert config["augment"].keys() == {f.name for f in fields(TrainTransform)} - of_data
     assert config["model"]["heads"]["regression"].keys() == {"decoder", "dropout", "mean", "std"}
 
 

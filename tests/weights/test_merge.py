@@ -61,7 +61,7 @@ def test_three_models_with_other_decoders(saved, tmp_path, capsys):
     assert_predicts_as(model, *models)
     assert [*model.named_decoders()] == ["decoders.depth", "decoders.segmentation"]
     card = (tmp_path / "m/README.md").read_text()
-    assert all(f"\n| `{head}` |" in card for head in model.heads)
+    assert all(f"\n| {head} |" in card for head in model.heads)
     call("convert", tmp_path / "m", tmp_path / "again/m", "--to", "dpt")
     assert (tmp_path / "again/m/README.md").read_text() == card
     model.save_pretrained(tmp_path / "saved/m")
