@@ -252,7 +252,7 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
     base: Any = arguments[0] if origin is Part else hint
     if value is None:
         return None
-    if origin is Part or _is_base(base):
+    if origin is Part or (inspect.isclass(base) and issubclass(base, tuple(SLOTS))):
         return read_part(value, where, base, name=name)
     if origin in (Union, UnionType):
         options = (_nested(value, argument, where, name) for argument in arguments)
@@ -263,10 +263,6 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
         read = {k: _nested(v, arguments[1], f"{where}.{k}", k) for k, v in value.items()}
         return value if read == value else read
     return read_settings(base, value, where) if is_dataclass(base) else value
-
-
-def _is_base(hint: object) -> bool:
-    return inspect.isclass(hint) and issubclass(hint, tuple(SLOTS))
 
 
 # --- Classes that a user names on the command line

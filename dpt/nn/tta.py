@@ -61,7 +61,7 @@ def augmented(
     if not is_plain:
         refuse_masks(outputs)
     specs = tensor_specs(outputs)
-    averaged = framed(partial(_split_predictions, model, outputs), specs, rule)
+    averaged = framed(lambda inputs: tensors_of(model(inputs), outputs), specs, rule)
     if window is not None:
         stride = stride or (max(1, window[0] * 2 // 3), max(1, window[1] * 2 // 3))
         averaged = partial(slide, averaged, specs, window=window, stride=stride)
@@ -99,10 +99,6 @@ def _in_frames(model: Model, specs: Specs, rule: Preprocessing, inputs: Inputs) 
     means = slide(scores, specs, inputs._replace(images=images), window=size)
     means |= {name: means[name].log() for name in logits}
     return {n: v[..., :height, :width] if specs[n].dense else v for n, v in means.items()}
-
-
-def _split_predictions(model: Predictions, outputs: Specs, inputs: Inputs) -> Outputs:
-    return tensors_of(model(inputs), outputs)
 
 
 def joined(model: Model, outputs: Specs, inputs: Inputs) -> Mapping[str, HeadPrediction]:

@@ -222,7 +222,9 @@ def run_stages(
 
     def predicted() -> Iterator[Task[T]]:
         tasks = _ahead(readers, read, items, ahead)
-        for group in batches(tasks, predictor.batch_size, key=_input_shape):
+        for group in batches(
+            tasks, predictor.batch_size, key=lambda t: t.image.input.shape if t.image else ()
+        ):
             if group[0].image is not None:
                 _predict(predictor, group)
             yield from group
@@ -254,10 +256,6 @@ def _ahead(
             yield begun.popleft().result()
     while begun:
         yield begun.popleft().result()
-
-
-def _input_shape(task: Task[T]) -> tuple[int, ...]:
-    return () if task.image is None else task.image.input.shape
 
 
 def _predict(predictor: Predictor, tasks: Sequence[Task[T]]) -> None:

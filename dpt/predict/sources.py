@@ -26,10 +26,6 @@ from dpt.validation import PlainMapping
 log = logging.getLogger("dpt")
 
 SUFFIXES = (*io.IMAGE_SUFFIXES, *video.VIDEO_SUFFIXES)
-UNREAD_SUFFIXES = (
-    *io.UNREAD_SUFFIXES,
-    *(".exr", ".hdr", ".pdf", ".pfm", ".pgm", ".psd", ".raw", ".svg", ".tga"),
-)
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")
 _REMEDY = "check the address and the permissions"
 _MAX_PAGE = 1 << 20  # bytes of a page that links to images
@@ -108,7 +104,7 @@ def _matching(path: Path) -> list[Path]:
 def _readable(folder: Path, out: Path) -> list[Path]:
     """Returns the images and videos of a folder; logs how many pictures are not read."""
     walked = list(_walk(folder, out))
-    unread = Counter(s for s in (file.suffix.lower() for file in walked) if s in UNREAD_SUFFIXES)
+    unread = Counter(s for s in (file.suffix.lower() for file in walked) if s in io.UNREAD_SUFFIXES)
     if unread:
         formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(unread.items()))
         log.warning("%s: left out: %s: convert them to JPEG or PNG", folder, formats)
@@ -155,7 +151,7 @@ def _walk(folder: Path, out: Path) -> Iterator[Path]:
             if name[0] != "." and name not in skipped and Path(parent, name) != out
         )
         for name in sorted(files):
-            if name[0] != "." and name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES, ".npy")):
+            if name[0] != "." and name.lower().endswith((*SUFFIXES, *io.UNREAD_SUFFIXES, ".npy")):
                 yield Path(parent, name)
 
 

@@ -340,9 +340,8 @@ class StepGuard:
             scaler.unscale_(optimizer)
         norm = clipped_norm(trainer, optimizer, limit, algorithm)
         is_finite = norm.isfinite()
-        share = 1 / (1 + trainer.global_step)  # of this step in a mean
         for now, kept, momentum in zip(self.buffers, self.kept, self.momenta, strict=True):
-            gain = share / (1 - (1 - momentum) ** len(self.batches))
+            gain = 1 / (1 + trainer.global_step) / (1 - (1 - momentum) ** len(self.batches))
             if gain > 1 and now.is_floating_point():
                 now.copy_(kept + gain * (now - kept))
             kept.copy_(torch.where(is_finite, now, kept))

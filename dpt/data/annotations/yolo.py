@@ -101,9 +101,8 @@ class YoloFormat(base.AnnotationFormat):
         for source in [path for path in sources if path in labels] or labels:
             parts = [*_parts(reading, source, names, rings)]
             reading.add_image(root / labels[source], parts, split=splits.get(labels[source], ""))
-        if _are_landmarks(rings):
-            fault = "boxes and landmarks, but no masks"
-            raise base.NoMasksError(f"{root}: {self.title}: {fault}: use polygons")
+        if _are_boxes(rings):
+            raise base.NoMasksError(f"{root}: boxes, turned or with landmarks: use polygons")
 
 
 def _settings_files(root: Path, files: Iterable[str]) -> list[str]:
@@ -188,7 +187,8 @@ def label_stem(image_stem: str) -> str:
     path = f"/{image_stem}"
     if "/images/" in path:
         return "/labels/".join(path.rsplit("/images/", 1))[1:]
-    return re.sub(r"(.*/[^/]*)images([^/]*/)", r"\1labels\2", path)[1:]
+    folder, _, name = path.rpartition("/")
+    return f"{'labels'.join(folder.rsplit('images', 1))}/{name}"[1:]
 
 
 def _parts(
@@ -206,27 +206,27 @@ def _parts(
                 raise ValueError("one number more, such as a confidence: leave it out")
             rings.append(base.as_ring([*zip(values[1::2], values[2::2], strict=True)]))
             name = names[class_id] if names else f"class_{class_id}"
-            encode = partial(encode_relative, rings[-1])
-            yield base.Annotation(name, encode, is_box=_is_rectangle(rings[-1]))
+            yield base.Annotation(name, partial(encode_relative, rings[-1]))
         except (KeyError, ValueError, OverflowError) as error:
             fault = f"{line[:60]!r} is not a known class, and x, y of three corners or more"
             raise DataError(f"{reading.root / source}: {fault} ({error}): correct it") from None
 
 
-def _is_rectangle(ring: np.ndarray) -> bool:
-    """Returns whether four corners (N, 2) are those of an oriented box, whose diagonals halve each
-    other."""
-    return len(ring) == 4 and bool(np.abs(ring[0] + ring[2] - ring[1] - ring[3]).max() < _ROUNDING)
-
-
-def _are_landmarks(rings: Sequence[np.ndarray]) -> bool:
-    """Returns whether all rings (N, 2) are a box, its centre and its size, and the same number of
-    points inside it, as for faces; points that are not above 0 are hidden."""
-    if len({*map(len, rings)}) != 1 or len(rings[0]) < _FEWEST_POINTS:
+def _are_boxes(rings: Sequence[np.ndarray]) -> bool:
+    """Returns whether all rings (N, 2) are rectangles, of which some are turned, or a box, its
+    centre and its size, and the same number of points inside it, as for faces; points that are not
+    above 0 are hidden."""
+    if len({*map(len, rings)}) != 1:
         return False
-    centres, sizes, points = np.split(np.array(rings), [1, 2], axis=1)
+    corners = np.array(rings)
+    if corners.shape[1] == 4:
+        first, second, third, fourth = corners.transpose(1, 0, 2)
+        is_turned = np.abs(second - first).min(axis=1) > _ROUNDING
+        are_halved = np.abs(first + third - second - fourth).max() < _ROUNDING  # diagonals
+        return bool(is_turned.any() and are_halved)
+    centres, sizes, points = np.split(corners, [1, 2], axis=1)
     is_inside = (np.abs(points - centres) <= 0.55 * sizes) | (points <= 0)
-    return bool(is_inside.all())
+    return corners.shape[1] >= _FEWEST_POINTS and bool(is_inside.all())
 
 
 class YoloWriter(base.Writer):

@@ -173,7 +173,7 @@ def _content(text: str, path: Path) -> Any:
         return parse_json(text, path)
     if _NAMED.search(text):  # OpenCV's first line and tags are not of YAML 1.2
         text = re.sub(r"\A%YAML[^\n]*|!!opencv-matrix", "", text)
-        return parse_yaml(re.sub(r"\s*=\s*", ": ", text), path)
+        return parse_yaml(re.sub(r"(?<!\s)\s*=\s*", ": ", text), path)
     lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
     words = re.sub(r"[\[\],;]", " ", " ".join(lines)).split()
     if len(words) > 6 and words[1].isupper():

@@ -207,7 +207,7 @@ def alike_names(names: Iterable[str]) -> list[list[str]]:
     for name in names:
         plain = unicodedata.normalize("NFKC", name).casefold()
         is_given = len(name) > 1 and not re.match(r"class_\d|color_", name)
-        groups[re.sub(r"[\s_-]+|\d+$", "", plain) if is_given else name].append(name)
+        groups[re.sub(r"[\s_-]+|(?<!\d)\d+$", "", plain) if is_given else name].append(name)
     return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
