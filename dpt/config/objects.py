@@ -259,7 +259,7 @@ def _nested(value: object, hint: Any, where: str, name: str | None = None) -> ob
         return next((option for option in options if option is not value), value)
     if not isinstance(value, Mapping):
         return value
-    if inspect.isclass(origin) and issubclass(origin, Mapping):
+    if origin in (dict, Mapping):
         read = {k: _nested(v, arguments[1], f"{where}.{k}", k) for k, v in value.items()}
         return value if read == value else read
     return read_settings(base, value, where) if is_dataclass(base) else value
