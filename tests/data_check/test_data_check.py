@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import scipy.io
 from coco_files import write_objects
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -562,18 +563,22 @@ def test_quick_findings_are_logged_when_a_run_starts(dense_folder, caplog):
     assert "these look like millimetres" in caplog.text
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_files_that_end_their_reader_are_named(tmp_path, monkeypatch, num_workers):
-    """HDF5's library reads past the end of some damaged files."""
+@pytest.mark.parametrize(("suffix", "num_workers"), [("h5", 0), ("h5", 2), ("mat", 0)])
+def test_files_that_end_their_reader_are_named(tmp_path, monkeypatch, suffix, num_workers):
+    """HDF5's library and SciPy's MATLAB reader read past the end of some damaged files."""
     for k in range(4):
         save_photo(tmp_path / f"images/{k}.png", 20, 30)
         (tmp_path / "depth").mkdir(exist_ok=True)
-        with h5py.File(tmp_path / f"depth/{k}.h5", "w") as file:
-            file["depth"] = np.ones((20, 30), np.float32)
+        path, depth = tmp_path / f"depth/{k}.{suffix}", np.ones((20, 30), np.float32)
+        if suffix == "mat":
+            scipy.io.savemat(path, {"depth": depth})
+            continue
+        with h5py.File(path, "w") as file:
+            file["depth"] = depth
     main, choose = os.getpid(), arrays._choose
 
     def end(path, *arguments):
-        if str(path).endswith("2.h5"):
+        if str(path).endswith(f"2.{suffix}"):
             assert os.getpid() != main
             os.kill(os.getpid(), signal.SIGSEGV)
         return choose(path, *arguments)
@@ -583,6 +588,6 @@ def test_files_that_end_their_reader_are_named(tmp_path, monkeypatch, num_worker
     train = FolderDataset(root=tmp_path, split="train", **options)
     records = read_records(train, title="", num_workers=num_workers)
     assert [bool(record.faults) for record in records] == [False, False, True, False]
-    assert "2.h5: damaged" in records[2].faults[0][1]
-    with pytest.raises(DataError, match=r"/2\.h5: damaged"):
+    assert f"2.{suffix}: damaged" in records[2].faults[0][1]
+    with pytest.raises(DataError, match=rf"/2\.{suffix}: damaged"):
         train.validate()

@@ -28,7 +28,6 @@ _NAMES = rb"^(\{\s*)?[\"']?names[\"']?\s*:"
 _YAML = (".yaml", ".yml")
 _MOST_YAML = 8
 _NAME_LISTS = ("classes.txt", "obj.names")
-_FEWEST_POINTS = 5  # of a box and three landmarks
 _ROUNDING = 1e-3  # of fractions with few digits
 
 
@@ -226,7 +225,7 @@ def _are_boxes(rings: Sequence[np.ndarray]) -> bool:
         return bool(is_turned.any() and are_halved)
     centres, sizes, points = np.split(corners, [1, 2], axis=1)
     is_inside = (np.abs(points - centres) <= 0.55 * sizes) | (points <= 0)
-    return corners.shape[1] >= _FEWEST_POINTS and bool(is_inside.all())
+    return corners.shape[1] > 4 and bool(is_inside.all())
 
 
 class YoloWriter(base.Writer):

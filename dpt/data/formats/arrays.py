@@ -5,7 +5,6 @@ import math
 import os
 import re
 import struct
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -106,14 +105,10 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
     """Reads a data set of an HDF5 file, or its entry ``index`` along the first axis.
 
     An entry that is a reference (MATLAB stores fields of structs so) is followed. Data stored in
-    other files is refused. The main process lets another one read a file first, which a damaged
-    file may end.
+    other files is refused.
     """
     h5py = require("h5py", f"{path}: reading it", extra="datasets")
-    state = os.stat(path).st_mtime_ns if os.path.isfile(path) else 0
-    is_main = parent_process() is None and sys.platform != "win32"
-    if is_main and _ends_process(str(path), state):
-        raise DataError(f"{path}: damaged, as it ends the process that reads it: copy it again")
+    _require_survival(read_hdf5, path)
     # with an open file instead of a path, external links resolve inside it, and nothing is locked
     with open_file(path) as raw, decoding(path, "an HDF5 file"), h5py.File(raw, "r") as file:
         if key is None or key not in file:
@@ -128,12 +123,22 @@ def read_hdf5(path: str | Path, key: str | None = None, *, index: int | None = N
         return np.asarray(dataset[()] if index is None else dataset[index])
 
 
+def _require_survival(read: Callable[[str], np.ndarray], path: str | Path) -> None:
+    """Lets another process than the main one read a file first, which a damaged file may end.
+
+    Raises:
+        DataError: it has ended.
+    """
+    state = os.stat(path).st_mtime_ns if os.path.isfile(path) else 0
+    if hasattr(os, "fork") and not parent_process() and _ends_process(read, str(path), state):
+        raise DataError(f"{path}: damaged, as it ends the process that reads it: copy it again")
+
+
 @lru_cache(maxsize=1 << 17)
-def _ends_process(path: str, state: int) -> bool:
-    """Returns whether a process ends that reads the first map of an HDF5 file; ``state`` is the
-    time of its last change."""
+def _ends_process(read: Callable[[str], np.ndarray], path: str, state: int) -> bool:
+    """Returns whether a process ends that reads a file; ``state`` is the time of its change."""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        return isinstance(pool.submit(read_hdf5, path).exception(), BrokenProcessPool)
+        return isinstance(pool.submit(read, path).exception(), BrokenProcessPool)
 
 
 def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:
@@ -158,6 +163,7 @@ def read_mat(path: str | Path, key: str | None = None, *, index: int | None = No
         return read_hdf5(path, key, index=index).T
     import scipy.io  # slow to import
 
+    _require_survival(read_mat, path)
     with decoding(path, "a MATLAB file"):
         data = read_bytes(path)
         if 0 in data[:4]:
