@@ -158,6 +158,11 @@ def test_rejected_files_are_not_used(tmp_path, place):
     }
 
 
+def test_the_end_of_a_hash_is_no_word(tmp_path):
+    save_pairs(tmp_path, ["a_jpg.rf.0a11bad", "b_jpg.rf.1c22fed", "c_jpg.rf.03bad"])
+    assert len(detect(tmp_path, {}).rows) == 3
+
+
 def test_split_in_the_names_of_photos(tmp_path):
     counts = {"train": 8, "val": 3, "test": 2}
     save_pairs(tmp_path / "set", [f"{s}_{i:02d}" for s, n in counts.items() for i in range(n)])

@@ -23,8 +23,7 @@ KINDS: tuple[Kind, ...] = ("objects", "depth", "labels", "images")
 """Also keys of ``data``; a word that may mean several kinds means the first."""
 _WORDS: dict[Kind, str] = {
     "unused": "aug(?:ment(?:ed|ations?)?)?|pred(?:s|ict(?:ed|ions?)?)?|results?|outputs?|overlays?"
-    "|viz|visuali[sz](?:ed|ations?)|colou?rmaps?|thumb(?:nail)?s?|@eadir|__macosx"
-    "|discard(?:s|ed)?|reject(?:s|ed)?|bad",
+    "|viz|visuali[sz](?:ed|ations?)|colou?rmaps?|thumb(?:nail)?s?|@eadir|__macosx",
     "objects": "(?:segmentation_)?objects?",
     "depth": "depths?|depthmaps?|disps?|disparit(?:y|ies)",
     "labels": "masks?|msks?|lbls?|labels?(?:tr|ts)?|labell?ed|annot(?:ation)?s?|anns?|segs?|"
@@ -36,6 +35,7 @@ _WORDS: dict[Kind, str] = {
 WORDS: dict[Kind, re.Pattern[str]] = {
     kind: re.compile(rf"(?i)(?<![^\W\d_])(?:{words})(?![^\W\d_])") for kind, words in _WORDS.items()
 }
+_DISCARDED = {"discard", "discards", "discarded", "reject", "rejects", "rejected", "bad"}
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TOKEN = re.compile(r"\d+|[^\W\d_]+|[\W_]")
 _MOST_COMPARED = 100  # names of label files, from which beginnings and ends are derived
@@ -146,7 +146,7 @@ def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
     kinds: dict[str, Kind | Literal[""]] = {}
     for directory in directories:
         names = directory.split("/")
-        is_unused = any(_has_outer("unused", name) for name in names)
+        is_unused = any(_has_outer("unused", n) or n.lower() in _DISCARDED for n in names)
         told: list[Kind | Literal[""]] = [kind for kind in map(kind_of_word, names) if kind]
         kinds[directory] = "unused" if is_unused else ["", *told][-1]
     return kinds
