@@ -546,7 +546,7 @@ def fault(read, folder):
         if lack_of_memory(error):
             return None
         outcome = str(error)
-        is_plain = type(error).__name__ in ("ValueError", "DataError")
+        is_plain = type(error).__name__ in ("ValueError", "DataError", "NoMasksError")
         is_named = str(folder) in outcome or re.search(NAMED, outcome)
         # the command line makes one line of other errors
         is_line = not isinstance(error, DataError) or len(outcome.splitlines()) == 1

@@ -103,8 +103,6 @@ class AnnotatedImage:
         for number, item in enumerate(self.objects, 1):
             try:
                 codes.append(item.encode(size))
-            except DataError:
-                raise
             except Exception as error:  # of pycocotools, of any kind
                 fault = f"the mask of object {item.name or number} cannot be read"
                 raise DataError(f"{self.image}: {fault}: {str(error)[:200]}: correct it") from None
