@@ -141,6 +141,14 @@ def test_labelme_bitmap_begins_at_its_first_point(tmp_path, x, y):
     assert np.array_equal(mask, wide[20 : 20 + SIZE[0], 20 : 20 + SIZE[1]])
 
 
+def test_labelme_damaged_bitmap_is_named(tmp_path):
+    options = {"mask": base64.b64encode(png(np.eye(9) > 0)[:-30]).decode()}
+    shape = labelme_shape("tree", [[2, 3], [10, 11]], "mask", **options)
+    (image,) = read_labelme(tmp_path, [shape]).images
+    with pytest.raises(DataError, match=f"{image.image}: the mask of object .* cannot be read"):
+        image.rasterise(SIZE, "later")
+
+
 def test_labelme_shapes_without_an_area_are_counted(tmp_path):
     shapes = [labelme_shape("tree", one_ring(box(1, 1, 5, 5)))]
     shapes += [labelme_shape("tree", [[1, 1], [2, 2]], kind) for kind in ("line", "linestrip")]
