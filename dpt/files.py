@@ -324,7 +324,7 @@ def _plain_loader() -> Any:
     """Returns the class of a YAML loader that knows plain data alone, and refuses repeated keys."""
     import yaml
 
-    class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
+    class PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             values = super().construct_mapping(node, deep=True)
             if len(values) < len(node.value):

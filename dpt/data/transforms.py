@@ -326,8 +326,9 @@ class TrainTransform:
             gamma=self.gamma, grayscale=self.grayscale, blur=self.blur, extra=self.extra
         )
         ids = mirrored_classes(self.class_names)
-        has_sides = "class_id" in self.targets and ids != [*range(len(ids))]
-        if (has_sides or -1 in ids) and (self.hflip or self.vflip):
+        self._has_sides = ids != [*range(len(ids))]
+        is_of_image = self._has_sides and "class_id" in self.targets
+        if (is_of_image or -1 in ids) and (self.hflip or self.vflip):
             self.hflip = self.vflip = 0.0
             text = "augment.hflip=0 and augment.vflip=0, since classes are sides (left, right)"
             log.warning("%s that a mirrored image would not have", text)
@@ -345,7 +346,7 @@ class TrainTransform:
             del sample["normals"]
         view, zoom = self.draw_view(source.shape[:2], random)
         out = views.view_sample(sample, view)
-        if "labels" in out and np.linalg.det(view.matrix[:, :2]) < 0:
+        if self._has_sides and "labels" in out and np.linalg.det(view.matrix[:, :2]) < 0:
             out["labels"] = self._classes_in_mirror[out["labels"]]
         out.pop("masks", None)  # of the whole image
         inside = views.view_map(np.ones(source.shape[:2], bool), view, fill=False)

@@ -365,11 +365,7 @@ def _num_queries(counts: Sequence[int], given: int | None) -> int:
     queries = given or min(_MOST_QUERIES, max(_FEWEST_QUERIES, most))
     left_out = sum(max(0, count - queries) for count in counts)
     if left_out or (counts and queries > _FEWEST_QUERIES and given is None):
-        text = (
-            "task.num_queries=%d: images have up to %d segments; %d of %d, the smallest, are left"
-        )
-        text += (
-            " out (more queries take longer; connected areas of task=segmentation have no limit)"
-        )
-        log.warning(text, queries, most, left_out, sum(counts))
+        text = f"images have up to {most} segments; {left_out} of {sum(counts)}, the smallest, are"
+        text += " left out (more queries take longer; task=segmentation has no limit)"
+        log.warning("task.num_queries=%d: %s", queries, text)
     return queries

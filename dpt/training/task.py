@@ -287,8 +287,8 @@ class StepGuard:
     statistics; its samples are listed in ``nonfinite.csv``. All ranks have the same averaged
     gradient, so they skip the same steps. PyTorch's fused Adam skips a step on the device, so the
     results are fetched every ``CHECK_EVERY`` steps; for other optimisers each step is waited for.
-    Running statistics are those of the steps' mean at first, until their momentum is larger: a
-    model of few steps predicts by its own statistics, not by those of its initialisation.
+    In the first steps, BatchNorm's running statistics are the mean of those of the steps so far,
+    later the usual moving average: a model of few steps is not scored by its initial statistics.
 
     Args:
         model: its BatchNorm statistics are restored.
@@ -309,7 +309,7 @@ class StepGuard:
         norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
         self.buffers = [b for norm in norms for b in norm.buffers()]
         self.kept = [b.clone() for b in self.buffers]
-        # without a momentum they are the mean anyway
+        # without a momentum BatchNorm computes the mean of all batches itself
         self.momenta = [norm.momentum or 1.0 for norm in norms for _ in norm.buffers()]
 
     def checked(

@@ -138,7 +138,11 @@ def _require_survival(read: Callable[[str], np.ndarray], path: str | Path) -> No
 def _ends_process(read: Callable[[str], np.ndarray], path: str, state: int) -> bool:
     """Returns whether a process ends that reads a file; ``state`` is the time of its change."""
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        return isinstance(pool.submit(read, path).exception(), BrokenProcessPool)
+        return isinstance(pool.submit(_read, read, path).exception(), BrokenProcessPool)
+
+
+def _read(read: Callable[[str], np.ndarray], path: str) -> None:
+    read(path)  # the array is not sent to the main process
 
 
 def _hdf5_maps(file: Any, dataset_type: type) -> Mapping[str, Sequence[int]]:

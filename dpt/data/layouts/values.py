@@ -253,7 +253,6 @@ Value = tuple[int, ...]
 Values = Counter[Value]
 """Pixels of each value."""
 
-
 _BLACK = (0, 0, 0)
 _MAX_PADDING = 0.01  # fraction of the pixels
 _MIN_COLORS = 3
@@ -444,8 +443,10 @@ def _codes_of(values: Sequence[Value]) -> dict[rules.LabelCode, int]:
     if first.max() > IGNORE_INDEX:
         codes = ["class1000", "class256"]
     elif is_rgb and ((array + 1) % 64 > 1).any():  # not colours of 0, 64, 128, 192 and 255
-        codes += ["red"] * bool(first[first < IGNORE_INDEX].max(initial=0) <= io.MAX_RED_ID)
-        codes += ["ade20k"] * (not (first % 10).any())
+        if first[first < IGNORE_INDEX].max(initial=0) <= io.MAX_RED_ID:
+            codes.append("red")
+        if not (first % 10).any():
+            codes.append("ade20k")
     counts = {code: len(np.unique(rules.classes_of_code(array, code))) for code in codes}
     return {code: n for code, n in counts.items() if 1 < n < len(values) or not is_rgb}
 
@@ -596,13 +597,12 @@ def _with_ids(values: Values) -> Values:
 # --------------------------------------------------------------------------------- depth maps
 
 _MAX_MAPS = 48  # from which the unit is derived
-_MAX_VALUES_OF_MAP = 20_000  # in which values that mean "not measured" are looked for
 _RANGES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 80.0, 100.0, 200.0, 500.0)  # metres
 _USUAL = 2.5, 10.0  # metres: the farthest depth of rooms; in other units it may be as plausible
 _FARTHEST = 100.0  # metres
 _FARTHEST_IN_METRES = 1000.0  # in files whose unit that is
 _FAR_QUANTILE = 0.999  # of the values: single ones lie far beyond them
-_MAX_VALUES_OF_MAP = 50_000  # from which that quantile, and the ends of the range are computed
+_MAX_VALUES_OF_MAP = 50_000  # from which that quantile and the ends of the range are computed
 _UNITS = (1.0, 0.01, 1 / 256, 1 / 512, 0.001, 0.0002)  # metres of each, that are in use
 _DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /0-9]|$)"
 
