@@ -24,7 +24,7 @@ from dpt.data.formats.pictures import read_size
 from dpt.data.layouts import Detected, detect
 from dpt.data.statistics import LabelStatistics, class_weights, measure_labels, typical_depth
 from dpt.data_check import check_data, has_errors
-from dpt.files import real_path, write_bytes
+from dpt.files import missing_path, real_path, write_bytes
 from dpt.functional import has_bf16, resize
 from dpt.metrics.instances import connected_areas
 from dpt.model import DPT
@@ -181,6 +181,8 @@ class Plan:
         self._started = clock.monotonic()
         self.seconds = seconds_of(time)
         self.root, self.overrides = real_path(root), overrides
+        if not self.root.is_dir():
+            raise missing_path(self.root, what="folder", remedy="check the path")
         self.given = {override.key: override.value for override in parse(overrides)}
         _refuse_fixed(self.given)
         self.folder = _free_folder(self.root, self.given)

@@ -70,6 +70,12 @@ def test_fit_refuses_before_it_trains(tmp_path, refused, monkeypatch):
     assert not (tmp_path / "run/data_check").exists()
 
 
+def test_fit_of_a_missing_folder_names_those_like_it(tmp_path, refused):
+    (tmp_path / "photos").mkdir()
+    message = refused(call, "fit", tmp_path / "photo")
+    assert f"folder {tmp_path / 'photo'} does not exist; {tmp_path} holds photos" in message
+
+
 def test_fit_does_not_overwrite_a_run(tmp_path, refused):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
