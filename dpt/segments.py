@@ -156,7 +156,12 @@ def panoptic_segments(
 
 
 def instances(
-    masks: Tensor, classes: Tensor, things: Sequence[bool], *, most: int = 100
+    masks: Tensor,
+    classes: Tensor,
+    things: Sequence[bool],
+    size: tuple[int, int] | None = None,
+    *,
+    most: int = 100,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the objects that queries predict: masks bool (N, H, W), classes and scores (N,).
 
@@ -165,18 +170,24 @@ def instances(
     probability of the mask where it is above 0.5.
 
     Args:
-        masks: logits (Q, H, W).
+        masks: logits (Q, h, w).
         classes: logits (Q, K + 1), "no object" last.
         things: for each class, whether it has objects.
+        size: (H, W) of the objects' masks; None for that of the logits.
     """
+    size = size or (masks.shape[-2], masks.shape[-1])
     probabilities = classes.softmax(-1)[:, :-1].clone()
     probabilities[:, ~torch.tensor(things, device=probabilities.device)] = -1
     scores, pairs = probabilities.flatten().topk(min(most, probabilities.numel()))
     pairs, scores = pairs[scores >= 0], scores[scores >= 0]
-    queries, ids = pairs // probabilities.shape[1], pairs % probabilities.shape[1]
-    logits = masks[queries]
-    inside = logits > 0
+    inside = torch.empty((len(pairs), *size), dtype=torch.bool, device=masks.device)
+    certainty = torch.empty_like(scores)
+    # one by one, as all masks of a large image at once take gigabytes
+    for index, query in enumerate(pairs // probabilities.shape[1]):
+        logits = resize(masks[query][None, None], size)[0, 0]
+        inside[index] = logits > 0
+        certainty[index] = (logits.sigmoid() * inside[index]).sum()
     area = inside.flatten(1).sum(1)
-    certainty = (logits.sigmoid() * inside).flatten(1).sum(1) / area.clamp(min=1)
     kept = area > 0
-    return inside[kept], ids[kept], (scores * certainty)[kept]
+    scores = scores * (certainty / area.clamp(min=1))
+    return inside[kept], (pairs % probabilities.shape[1])[kept], scores[kept]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpt.data.base import Dataset
 from dpt.files import DataError
-from dpt.functional import chunked_argmax, resize, upsample
+from dpt.functional import chunked_argmax, upsample
 from dpt.losses.masks import SetLoss
 from dpt.losses.segmentation import CrossEntropyLoss, softened_divergence
 from dpt.metrics.base import SumMetric, class_labels
@@ -353,7 +353,7 @@ class InstanceObjective(MaskObjective):
             predicted = prediction.masks[0], prediction.classes[0], prediction.scores[0]
         else:
             masks, classes = (logits.float() for logits in types.tensors_in(prediction))
-            predicted = instances(resize(masks, size)[0], classes[0], self.things)
+            predicted = instances(masks[0], classes[0], self.things, size)
         (stored,) = labels.get("masks", [None])
         expected = objects_of(segments) if stored is None else stored
         self.metrics.update(*predicted, expected, int(labels["index"][0]))
