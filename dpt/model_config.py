@@ -4,7 +4,6 @@ The sizes of the named models are in ``conf/model/*.yaml``, which both Hydra and
 :func:`dpt.create_model` read.
 """
 
-import logging
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
@@ -20,10 +19,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dpt.files import config_dir, reason
 from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
+from dpt.process import log
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import STRICT, Plain, PlainMapping, to_plain, unknown_key, validate
-
-log = logging.getLogger("dpt")
 
 T = TypeVar("T")
 HeadSettings = Mapping[str, PlainMapping]

@@ -5,6 +5,7 @@ Only the standard library is imported: signals are handled before anything slow 
 
 import ctypes
 import errno
+import logging
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+log = logging.getLogger("dpt")
+"""Of the whole package."""
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     SIGNALS.append(signal.SIGUSR1)

@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from dpt.files import without_passwords, write_bytes
-from dpt.process import is_first_rank, say, visible
+from dpt.process import is_first_rank, log, say, visible
 
 T = TypeVar("T")
 
@@ -37,7 +37,6 @@ class _Formatter(logging.Formatter):
 
 def start_log(folder: Path | None) -> None:
     """Sends the project's log to the terminal, and to ``folder/log.txt`` unless it is None."""
-    log = logging.getLogger("dpt")
     log.handlers.clear()
     log.setLevel(logging.INFO if is_first_rank() else logging.WARNING)
     log.propagate = False
@@ -64,7 +63,7 @@ def tracked(items: Iterable[T], total: int, *, title: str) -> Iterator[T]:
     for count, item in enumerate(items, 1):
         yield item
         if count in quarters:
-            logging.getLogger("dpt").info("%s: %d of %d", title, count, total)
+            log.info("%s: %d of %d", title, count, total)
 
 
 def write_json(path: Path, values: Mapping[str, float | str]) -> None:
@@ -131,7 +130,7 @@ def log_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -
         table.add_column(name, justify="right" if index else "left", no_wrap=not index)
     for row in rows:
         table.add_row(*row)
-    text, log = StringIO(), logging.getLogger("dpt")
+    text = StringIO()
     # names may hold brackets, which are no markup
     console = Console(file=text, width=100, color_system=None, force_jupyter=False, markup=False)
     console.print(table)

@@ -1,6 +1,5 @@
 """``dpt data download``, ``check`` and ``pack``: fetches, checks or packs a data set."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,10 +12,9 @@ from dpt.data.shards.packed import pack_split
 from dpt.data_check import has_errors
 from dpt.fetch import fetch, verify
 from dpt.files import plural
+from dpt.process import log
 from dpt.run import started
 from dpt.validation import validate
-
-log = logging.getLogger("dpt")
 
 MEGABYTE = 10**6
 

@@ -1,7 +1,6 @@
 """From typed settings to objectives, loaders, the model and the trainer of a run."""
 
 import inspect
-import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,12 @@ from dpt.model import DPT
 from dpt.model_config import ModelConfig
 from dpt.nn import ENCODERS, HEADS
 from dpt.objectives import Objective
-from dpt.process import is_first_rank
+from dpt.process import is_first_rank, log
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Sample
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
-
-log = logging.getLogger("dpt")
 
 LABEL_NAMES = {
     "depth": "depth maps",

@@ -4,7 +4,6 @@ The file may come from somebody else. It is read as plain data: nothing in it re
 line, the environment, Hydra or a resolver of OmegaConf.
 """
 
-import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,9 +12,8 @@ from pathlib import Path
 from dpt.config.objects import named
 from dpt.config.overrides import Override, as_argument, is_below, map_strings, parse, value_at
 from dpt.files import config_dir, read_yaml, real_path, run_folder
+from dpt.process import log
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
-
-log = logging.getLogger("dpt")
 
 RUN_CHOICE = {"resume", "run_dir", "overwrite"}
 """Keys that choose the run, and are no settings of it."""

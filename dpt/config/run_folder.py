@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from dpt import files
 from dpt.config.overrides import as_argument, map_strings
-from dpt.process import is_first_rank
+from dpt.process import is_first_rank, log
 
 if TYPE_CHECKING:
     from dpt.validation import PlainMapping
@@ -82,7 +82,7 @@ def _finish_wandb() -> None:
     try:
         sys.modules["wandb"].finish()
     except Exception as error:  # its service may have ended
-        logging.getLogger("dpt").warning("W&B: finish failed (%s)", files.reason(error))
+        log.warning("W&B: finish failed (%s)", files.reason(error))
 
 
 def quiet_libraries() -> None:

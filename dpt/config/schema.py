@@ -5,7 +5,6 @@
 classes whose settings they are, and not in the YAML files.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -28,10 +27,9 @@ from dpt.metrics import Protocol
 from dpt.model_config import check_parts
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
+from dpt.process import log
 from dpt.types.outputs import DepthKind
 from dpt.validation import STRICT, Count, NonNegative, Plain, PlainMapping, Positive, validate
-
-log = logging.getLogger("dpt")
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 

@@ -5,7 +5,6 @@ the measurements, and ``report`` writes them.
 """
 
 import json
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,10 +20,9 @@ from dpt.data_check.checks import CHECKS, QUICK_CHECKS
 from dpt.data_check.scan import SEVERITIES, Finding, Scan, has_errors, read_records, record_of
 from dpt.files import write_bytes
 from dpt.html import require_free
+from dpt.process import log
 
 __all__ = ["Finding", "check_data", "examine", "has_errors", "quick_findings"]
-
-log = logging.getLogger("dpt")
 
 
 def check_data(config: CheckConfig, *, seconds: float = inf) -> list[Finding]:

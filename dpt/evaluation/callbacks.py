@@ -1,6 +1,5 @@
 """Callbacks of validation: pictures, and files that could not be read."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from lightning.pytorch.loggers import WandbLogger
 from dpt.evaluation.scoring import PanelPicture
 from dpt.objectives.base import take
 from dpt.plugins import register
+from dpt.process import log
 from dpt.types.samples import Batch
 from dpt.viz import save_png, stack
-
-log = logging.getLogger("dpt")
 
 
 @register("panels")

@@ -1,6 +1,5 @@
 """Predictions of other projects in COCO's formats: results of instances, and panoptic files."""
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from dpt.data.base import Dataset
 from dpt.data.formats import io, rle
 from dpt.evaluation.predictions import Predicted
 from dpt.metrics.instances import MAX_PREDICTIONS
+from dpt.process import log
 from dpt.segments import NO_SEGMENT, OBJECT_IDS
 from dpt.types.outputs import HeadPrediction, Objects, OutputSpec
 from dpt.types.samples import Sample, Target
-
-log = logging.getLogger("dpt")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import logging
 import os
 from dataclasses import dataclass
 from math import isnan, nan
@@ -21,7 +20,6 @@ from dpt.metrics import LeftOut
 from dpt.run_log import log_rows, write_csv, write_json
 from dpt.validation import Plain
 
-log = logging.getLogger("dpt")
 MOST_ROWS = 20
 """The number of images in the table of those that moved most."""
 _VIEWS = {f"protocol/{key}" for key in ("resize", "flip", "scales", "window", "stride")}

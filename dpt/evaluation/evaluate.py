@@ -1,6 +1,5 @@
 """``dpt evaluate``: scores a checkpoint, or predictions on disk, and writes tables and a report."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,7 @@ from dpt.files import plural
 from dpt.metrics.base import Confusion, RuleTable
 from dpt.metrics.intervals import FEWEST_BLOCKS
 from dpt.objectives.base import nonfinite_summary
-from dpt.process import is_first_rank
-
-log = logging.getLogger("dpt")
+from dpt.process import is_first_rank, log
 
 CONFUSIONS = 20
 LEFT_OUT_FILE = "left_out.csv"

@@ -1,6 +1,5 @@
 """One pass over a data set that scores a checkpoint, or predictions on disk."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,15 +19,13 @@ from dpt.metrics import Protocol
 from dpt.model import DPT
 from dpt.nn.tta import Model, Predictions, augmented, joined, mirror
 from dpt.objectives import OBJECTIVES, Objective, base
-from dpt.process import handle_signals
+from dpt.process import handle_signals, log
 from dpt.types.outputs import HeadPrediction, OutputSpec, array_specs
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch, Inputs
 from dpt.viz import shrink
 from dpt.weights.base import naming
 from dpt.weights.formats import fingerprint
-
-log = logging.getLogger("dpt")
 
 _PRECISIONS: dict[str, Precision] = {"32-true": "fp32", "bf16-mixed": "bf16"}
 """Of a runtime, by Lightning's name."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,11 +24,10 @@ from dpt.library_internals import drop_guards, oblivious_sizes
 from dpt.model import DPT
 from dpt.nn import Network
 from dpt.nn.network import optimized
+from dpt.process import log
 from dpt.types.outputs import tensor_specs, tensors_of
 from dpt.types.preprocessing import Preprocessing
 from dpt.weights.files import writing
-
-log = logging.getLogger("dpt")
 
 TOLERANCE = 1e-4  # the largest error that is accepted, as a fraction of an output's largest value
 

@@ -18,12 +18,11 @@ from torch import Tensor
 import dpt
 from dpt.files import open_file, parse_json, reason, require
 from dpt.model import DPT
+from dpt.process import log
 from dpt.types.outputs import DEPTH_UNITS, OutputSpec
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import Plain, to_plain, validate
 from dpt.weights.files import writing
-
-log = logging.getLogger("dpt")
 
 SUFFIXES = ".onnx", ".xml", ".pt2"
 _LOOPS = {"Loop", "Scan", "If", "SequenceMap", "TensorIterator"}  # of ONNX and OpenVINO

@@ -12,7 +12,6 @@ channel. Layers whose rounding costs too much stay in float:
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +26,8 @@ from dpt.exporting import files
 from dpt.exporting.export import export
 from dpt.files import few, require
 from dpt.model import DPT
+from dpt.process import log
 from dpt.types.outputs import OutputSpec, tensor_specs
-
-log = logging.getLogger("dpt")
 
 KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 CHECKED = 4  # every fourth image measures the loss

@@ -1,6 +1,5 @@
 """Runtimes: what computes a model's outputs. PyTorch is one; others run exported files."""
 
-import logging
 import os
 import stat
 import sys
@@ -20,14 +19,13 @@ from dpt.exporting.export import export
 from dpt.files import read_text, reason, required_file, write_bytes
 from dpt.functional import EMULATED, has_bf16, without_autocast
 from dpt.model import DPT
+from dpt.process import log
 from dpt.types.outputs import OutputSpec, array_specs, confidence, tensor_specs, tensors_of
 from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.types.samples import Inputs
 from dpt.validation import validate
 from dpt.weights.files import writing
 from dpt.weights.formats import fingerprint
-
-log = logging.getLogger("dpt")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

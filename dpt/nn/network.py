@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, MutableMapping
 from copy import deepcopy
@@ -24,9 +23,8 @@ from dpt.functional import same_size, to_channels_last, without_autocast
 from dpt.nn.base import Encoder, Features, Head, Window
 from dpt.nn.encoders import HybridEmbed
 from dpt.nn.fusion import Decoder, ResidualConvUnit
+from dpt.process import log
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, Tokens
-
-log = logging.getLogger("dpt")
 
 
 class Network(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Self, cast
@@ -18,13 +17,12 @@ from dpt.files import few
 from dpt.functional import resize
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
+from dpt.process import log
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, prompt_focal, tensors_in
 from dpt.types.preprocessing import OutputResize
 from dpt.types.samples import Batch, Sample, Target
 from dpt.validation import NonNegative, Plain, PlainMapping
 from dpt.viz import output_panel
-
-log = logging.getLogger("dpt")
 
 OBJECTIVES: dict[str, type[Objective]] = {}
 """Objectives by the name of their head; a subclass that sets ``head`` is added automatically."""

@@ -1,6 +1,5 @@
 """Depth (metric, relative, up to scale) and surface normals."""
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,12 +20,11 @@ from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import RuleMetrics
 from dpt.objectives.base import Objective, nearest, take
 from dpt.plugins import register
+from dpt.process import log
 from dpt.types import outputs as types
 from dpt.types.samples import IGNORE_INDEX, Batch, Sample
 from dpt.validation import Metres, NonNegative, Plain, PlainMapping, Positive
 from dpt.viz import depth_panel
-
-log = logging.getLogger("dpt")
 
 SKY = "sky"  # the name of a class
 SkySource = Literal["labels", "invalid"]

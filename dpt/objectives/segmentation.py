@@ -1,6 +1,5 @@
 """Semantic segmentation, and panoptic and instance segmentation by mask classification."""
 
-import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,13 +21,12 @@ from dpt.metrics.protocols import Protocol
 from dpt.metrics.rules.all_rules import SegmentationRuleMetrics
 from dpt.metrics.segmentation import PanopticMetrics, SegmentationMetrics
 from dpt.objectives.base import ClassObjective, mean_predictions, nearest, take
+from dpt.process import log
 from dpt.segments import OBJECT_IDS, SegmentMap, Segments, instances, panoptic_segments, segments_of
 from dpt.types import outputs as types
 from dpt.types.samples import IGNORE_INDEX, Batch, Palette
 from dpt.validation import NonNegative, Plain, PlainMapping
 from dpt.viz import output_panel, segmentation_panel
-
-log = logging.getLogger("dpt")
 
 _FEWEST_QUERIES = 50
 _MOST_QUERIES = 100  # more must be asked for, as time and memory grow with them

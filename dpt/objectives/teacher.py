@@ -1,6 +1,5 @@
 """Teachers: models whose predictions are targets besides the labels, or in their place."""
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Self, cast
@@ -15,11 +14,10 @@ from dpt.depthmath import at_least_float32, focal_ratio
 from dpt.model import DPT
 from dpt.objectives.base import Objective, prompts_of
 from dpt.plugins import register
+from dpt.process import log
 from dpt.types.outputs import EmbeddingOutput, HeadOutput
 from dpt.types.samples import Batch
 from dpt.validation import NonNegative, Positive, Share
-
-log = logging.getLogger("dpt")
 
 AverageRule = Callable[[Tensor, Tensor, Tensor | int], Tensor]
 """From the mean so far, the new value and the number of updates to the new mean."""

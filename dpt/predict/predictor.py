@@ -3,7 +3,6 @@
 Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 """
 
-import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, framed, refuse_masks
 from dpt.predict.inputs import Image, KnownCamera, Prompt, as_pixels, as_prompt, known_camera
 from dpt.predict.prediction import Prediction, depth_unit, first_output
-from dpt.process import lack_of_memory
+from dpt.process import lack_of_memory, log
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.tiling import predict_tiles
 from dpt.types.outputs import DEPTH_UNITS, OutputSpec, prompt_focal, tensor_specs
@@ -36,7 +35,6 @@ from dpt.validation import Count, Probability, validate
 T = TypeVar("T")
 SkyRule = Literal["invalid", "far", "keep"]
 
-log = logging.getLogger("dpt")
 
 MIN_SKY_PIXELS = 11  # of the sky, and of the rest, for the rule "far"
 SEGMENT_PIXELS = 2**21  # segments of larger images are computed at this number of pixels

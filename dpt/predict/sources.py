@@ -2,7 +2,6 @@
 
 import atexit
 import glob
-import logging
 import os
 import re
 import shutil
@@ -21,9 +20,8 @@ from dpt.data.formats import io, video
 from dpt.fetch import fetch
 from dpt.files import MAX_BYTES, DataError, checked_address, missing_path, reason, without_passwords
 from dpt.predict.records import PredictionSettings
+from dpt.process import log
 from dpt.validation import PlainMapping
-
-log = logging.getLogger("dpt")
 
 SUFFIXES = (*io.IMAGE_SUFFIXES, *video.VIDEO_SUFFIXES)
 _STAMPS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "updated", "created")

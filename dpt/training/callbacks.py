@@ -1,6 +1,5 @@
 """Callbacks of a run: throughput, progress, frozen parts, LoRA, a clean stop on a signal."""
 
-import logging
 import signal
 import sys
 import time
@@ -21,14 +20,12 @@ from dpt.nn import Encoder
 from dpt.nn.network import add_low_rank
 from dpt.objectives.teacher import ema
 from dpt.plugins import register
-from dpt.process import SIGNALS, Stopped, end_now, requeue
+from dpt.process import SIGNALS, Stopped, end_now, log, requeue
 from dpt.training.lightning_internals import ProgressBar, batch_index, end_training_at
 from dpt.training.optim import StepSchedule
 from dpt.training.task import BATCH_NORMS, Task
 from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, PlainMapping, Positive, Share
-
-log = logging.getLogger("dpt")
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 STUCK = 20.0  # seconds without a batch after which a run that was told to stop ends

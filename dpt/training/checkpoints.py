@@ -1,6 +1,5 @@
 """Checkpoints: ``last.ckpt`` to resume from, ``best.ckpt`` by the monitored score."""
 
-import logging
 import os
 import time
 from pathlib import Path
@@ -13,15 +12,13 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.files import replacing
 from dpt.plugins import register
-from dpt.process import lack_of_memory
+from dpt.process import lack_of_memory, log
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index
 from dpt.training.task import Task
 from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, Positive
 from dpt.weights.files import load_pickles
-
-log = logging.getLogger("dpt")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -1,6 +1,5 @@
 """A training run, from configuration to metrics.json."""
 
-import logging
 import math
 import os
 import time
@@ -27,7 +26,7 @@ from dpt.files import DataError, without_passwords
 from dpt.objectives import Objective
 from dpt.objectives.base import lower_is_better, nonfinite_summary
 from dpt.objectives.teacher import Teacher
-from dpt.process import is_first_rank
+from dpt.process import is_first_rank, log
 from dpt.run_log import log_table, write_json
 from dpt.training import resume
 from dpt.training import trainer as trainers
@@ -36,8 +35,6 @@ from dpt.training.lightning_internals import kill_other_ranks
 from dpt.training.task import Task
 from dpt.types.samples import Sample
 from dpt.validation import Plain
-
-log = logging.getLogger("dpt")
 
 CHECKED_FILES = 16  # of each split
 Scores = dict[str, float]

@@ -1,7 +1,6 @@
 """Loggers: W&B without an account, and no failure of a logger ends a run."""
 
 import functools
-import logging
 import os
 import re
 import secrets
@@ -14,8 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from dpt.files import read_text, reason, write_bytes
 from dpt.plugins import register
-
-log = logging.getLogger("dpt")
+from dpt.process import log
 
 
 @register("wandb")

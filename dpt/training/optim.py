@@ -1,6 +1,5 @@
 """Optimisers, parameter groups and learning-rate schedules."""
 
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,9 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from dpt.functional import has_bf16
 from dpt.nn import Encoder
 from dpt.plugins import register
+from dpt.process import log
 from dpt.validation import NonNegative, Plain, PlainMapping, Share
-
-log = logging.getLogger("dpt")
 
 Rate = Annotated[float, Field(ge=0, le=1000)]  # more overflows within a few steps
 LayerDecay = Annotated[float, Field(gt=0, le=1)]

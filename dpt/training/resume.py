@@ -3,7 +3,6 @@
 The configuration of a resumed run is that of :mod:`dpt.config.resumed_config`.
 """
 
-import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,14 +21,12 @@ from dpt.config.run_folder import MISTAKES, remove_run, save_config
 from dpt.config.schema import RunConfig
 from dpt.data import EpochSampler
 from dpt.files import reason
-from dpt.process import lack_of_memory
+from dpt.process import lack_of_memory, log
 from dpt.training import lightning_internals
 from dpt.training.optim import StepSchedule
 from dpt.training.task import OR_NEW_RUN, Task
 from dpt.validation import Plain, PlainMapping, validate
 from dpt.weights.files import check_archive, load_pickles
-
-log = logging.getLogger("dpt")
 
 KEY = "dpt_run"
 Number = Annotated[int, Field(strict=True, ge=0, le=10**12)]  # of a position in a run

@@ -1,6 +1,5 @@
 """Trainings of a few steps: ``dpt find-lr``, and the time of a step for ``dpt fit``."""
 
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -16,14 +15,13 @@ from torch.optim import Optimizer
 from dpt.config.build import make_objectives
 from dpt.config.schema import FindLrConfig, RunConfig
 from dpt.files import replacing
+from dpt.process import log
 from dpt.run_log import write_json
 from dpt.training import trainer as trainers
 from dpt.training.callbacks import StepCallback
 from dpt.training.optim import StepSchedule
 from dpt.training.task import Task
 from dpt.validation import Plain, Positive, validate
-
-log = logging.getLogger("dpt")
 
 _TIMED_STEPS = 5
 _TIMING_SECONDS = 20.0  # for timing steps; four steps are timed in any case

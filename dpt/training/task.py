@@ -1,7 +1,6 @@
 """The LightningModule: a model with an objective for each trained head, and its step guard."""
 
 import csv
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from inspect import signature
@@ -27,14 +26,13 @@ from dpt.nn.network import low_rank_tensors, merged_state, unmerged_state
 from dpt.nn.tta import joined
 from dpt.objectives import Objective, base
 from dpt.objectives.teacher import Teacher
+from dpt.process import log
 from dpt.run_log import csv_cell
 from dpt.training.lightning_internals import clip_shards, loss_scaler
 from dpt.types.outputs import HeadOutput, HeadPrediction
 from dpt.types.samples import Batch, Inputs, Target
 from dpt.validation import Plain
 from dpt.weights.formats import CONFIG_KEY
-
-log = logging.getLogger("dpt")
 
 Evaluated = tuple[dict[str, HeadOutput], Batch]
 """The outputs of the heads for images of one size, and their labels."""

@@ -1,6 +1,5 @@
 """Lightning's Trainer from ``conf/trainer``, with unset values filled in, and what it trains."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +16,13 @@ from dpt.files import few
 from dpt.model import DPT
 from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
+from dpt.process import log
 from dpt.training.callbacks import Lora
 from dpt.training.checkpoints import AtomicCheckpointIO
 from dpt.training.loggers import ignore_errors
 from dpt.training.task import Task
 from dpt.types.samples import Sample
 from dpt.validation import Plain
-
-log = logging.getLogger("dpt")
 
 VALIDATIONS = 10  # per run, unless the trainer's settings say otherwise
 FRACTION_OF_VALIDATION = 0.2  # of a run's time: a short run validates less often

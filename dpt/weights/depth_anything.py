@@ -23,7 +23,6 @@ in v2 with aligned corners, transformers by bicubic interpolation. Each reader s
 policies.
 """
 
-import logging
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,11 +30,10 @@ from typing import Any, NamedTuple
 import torch
 
 from dpt.model_config import model_dict
+from dpt.process import log
 from dpt.validation import Plain
 from dpt.weights import base, names, transformers
 from dpt.weights.files import CheckpointFiles
-
-log = logging.getLogger("dpt")
 
 MAX_DEPTH = {"hypersim": 20.0, "vkitti": 80.0}
 V1 = re.compile(r"depth_anything_vit[sbl]14")

@@ -5,7 +5,6 @@ A card is a ``README.md`` beside saved weights. Its front matter is what
 """
 
 import hashlib
-import logging
 import os
 import re
 import shlex
@@ -20,10 +19,9 @@ from dpt import __version__
 from dpt.files import DataError, parse_yaml, read_text, reason, write_bytes
 from dpt.model_config import ModelConfig
 from dpt.nn import Network
+from dpt.process import log
 from dpt.types.outputs import OutputSpec
 from dpt.weights.files import WEIGHT_SUFFIXES, writing
-
-log = logging.getLogger("dpt")
 
 CARD_FILE = "README.md"
 LIBRARY = "dense-prediction-transformers"
