@@ -19,6 +19,7 @@ import tarfile
 import traceback
 import warnings
 import zipfile
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,9 +73,10 @@ from dpt.weights import load_encoder_weights
 SECRET = "s3cr3t-of-the-environment"
 SECONDS = 20  # for one file
 MEGABYTES = 1500  # beside what libraries take
+KEYS = {field.name for field in fields(RunConfig)} - {"values"}
 NAMED = (  # what a message names beside the file
     r"^(classes|names)\.|^scenes: |KEY=VALUE|: cannot read |: has no value: |4300 digits|"
-    r"interpolation|\b(seed|steps|task|data|model|augment|optim|schedule|trainer|callbacks|logger)\b"
+    rf"interpolation|\b({'|'.join(KEYS)})\b"
 )
 NUMBERS = "-1 0 0.5 1e308 -1e999 NaN Infinity null true 1_0 ٣ '1' 65536 4294967296".split()
 NUMBERS += ["", "9" * 400, "9" * 5000]
