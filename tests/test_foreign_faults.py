@@ -229,3 +229,32 @@ def test_names_that_differ_little_are_said(tmp_path):
     for group in ("Disc, disc", "fir tree, fir_tree", "car 1, car 2"):
         assert group in notes
     assert "A, a" not in notes
+
+
+OTHER_FORMS = {  # a file and its text, {} for the number of an image: what the message names
+    "VIA": ("via.csv", '#filename,region_shape_attributes\n{}.png,"{""name"":""rect""}"'),
+    "run lengths": ("train.csv", "ImageId,ClassId,EncodedPixels\n{}.png,1,1 3 9 5\n"),
+    "JSON-MIN": (
+        "a.json",
+        '[{"image": "{}.png", "label": [], "annotator": 1, "annotation_id": 2}]',
+    ),
+    "LabelMe": ("xml/{}.xml", "<annotation><object><polygon><pt><x>1</x></pt></polygon></object>"),
+    "boxes": ("xml/{}.xml", "<annotation><object><bndbox><xmin>1</xmin></bndbox></object>"),
+    "Aperio": ("{}.xml", '<Annotations><Annotation><Region><Vertex X="1" Y="2"/></Region>'),
+    "in pixels": ("{}.txt", "0 10.5 10 50 10 50 40 0.87\n"),
+    "with names": ("{}.txt", "red cat 0.1 0.1 0.5 0.1 0.5 0.4\n"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_known_files_that_are_not_read_are_named(tmp_path, name):
+    path, text = OTHER_FORMS[name]
+    for number, picture in enumerate(PICTURES):
+        made.save(tmp_path / f"{number}.png", picture.image)
+        source = tmp_path / path.replace("{}", str(number))
+        source.parent.mkdir(exist_ok=True)
+        source.write_text(text.replace("{}", str(number)))
+    for given in ({}, {"annotations": "labelstudio"}):
+        with pytest.raises(DataError, match=rf"\{source.suffix} .*not read, .*{name}.*: ") as error:
+            detect(tmp_path, given)
+        assert str(error.value).count("not read") == 1

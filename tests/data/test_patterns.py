@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dpt
-from dpt.data.annotations import FORMATS
+from dpt.data.annotations import FORMATS, UNREAD
 
 READERS = ("dpt.data", "dpt.weights", "dpt.predict", "dpt.exporting", "dpt.files", "dpt.html")
 SIZES = (30, 1000, 65536)
@@ -39,6 +39,8 @@ def patterns():
     for tool in FORMATS.values():
         for pattern in tool.patterns:
             yield tool.name, re.compile(pattern, re.MULTILINE), "search"
+    for suffix, pattern, _ in UNREAD:
+        yield suffix, re.compile(pattern, re.MULTILINE), "search"
 
 
 def example(nodes, starts):

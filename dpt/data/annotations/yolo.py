@@ -76,11 +76,11 @@ class YoloFormat(base.AnnotationFormat):
     front = "smaller"
 
     def find(self, root: Path, files: Sequence[str]) -> list[str]:
-        labels = base.files_like(root, [*_label_files(files)], _FIRST_LINE)
+        labels = base.files_like(root, [*label_files(files)], _FIRST_LINE)
         return [*_settings_files(root, files), *labels] if labels else []
 
     def collect(self, reading: base.Reading, sources: Sequence[str]) -> None:
-        root, labels = reading.root, _label_files(reading.files)
+        root, labels = reading.root, label_files(reading.files)
         yaml_files = [path for path in sources if path.lower().endswith(_YAML)]
         yaml_files = yaml_files or _settings_files(root, reading.files)
         settings, splits = _Settings(), {}
@@ -172,7 +172,7 @@ def _listed(reading: base.Reading, source: str) -> list[str]:
     return images
 
 
-def _label_files(files: Sequence[str]) -> dict[str, str]:
+def label_files(files: Sequence[str]) -> dict[str, str]:
     """Returns the images of all text files that have one beside them, or in ``images``."""
     images = {plain_name(splitext(path)[0]): path for path in base.images_of(files)}
     images |= {label_stem(stem): path for stem, path in images.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpt.data.annotations import FORMATS, base
+from dpt.data.annotations import FORMATS, base, unread_files
 from dpt.data.datasets.files import RawMaps
 from dpt.data.formats.rle import areas_of
 from dpt.data.formats.rules import LabelRule, alike_names
@@ -193,7 +193,7 @@ def read_annotations(
     every_file = [path.relative_to(root).as_posix() for path in files_below(root)]
     sources = _sources(form, root, every_file, chosen)
     if not sources:
-        remedy = "check data.root, data.annotations and data.annotation_files"
+        remedy = unread_files(root, every_file) or "check data.annotations and its files"
         raise DataError(f"{[*chosen, root][0]}: holds no {form.title}: {remedy}")
     pictures = {*base.images_of(every_file)} - {*sources}
     left_out = {path for path in pictures if not (root / path).is_relative_to(images)}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from dpt.data.annotations import FORMATS
+from dpt.data.annotations import FORMATS, unread_files
 from dpt.data.annotations.base import NoMasksError
 from dpt.data.formats import io
 from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row
@@ -94,7 +94,7 @@ def _refusal(folder: Folder) -> DataError:
     unread = few(sorted(suffixes.intersection(io.UNREAD_SUFFIXES)))
     hint = f"; convert images of {unread}, which are not read, to JPEG or PNG" if unread else ""
     names = [f"set {setting}, or " for setting in names_like_labels(folder.pictures)]
-    remedy = (
+    remedy = unread_files(folder.root, folder.paths) or (
         f"{''.join(names)}give an image and its labels one name in folders such as images and "
         "masks (or depth), or set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if "
         "its folders are classes, use python train.py task=classification data=imagefolder"
