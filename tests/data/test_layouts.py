@@ -317,6 +317,42 @@ def test_table_with_a_faulty_row_is_refused(tmp_path, row, named):
     assert "list.csv" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("columns", "key", "choices"),
+    [
+        ("image,first_mask,second_mask", "labels", "first_mask second_mask"),
+        ("image,tumour", "labels", "tumour"),
+        ("left,right,mask", "images", "left right"),
+    ],
+)
+def test_table_of_several_columns_is_a_question(tmp_path, columns, key, choices):
+    lines = [columns]
+    for seed in range(6):
+        cells = [f"{name}/{seed}.png" for name in columns.split(",")]
+        for number, (name, cell) in enumerate(zip(columns.split(","), cells, strict=True)):
+            is_photo = name in ("image", "left", "right")
+            save(tmp_path / cell, photo_of(*SIZE, seed=seed) if is_photo else mask(seed + number))
+        lines.append(",".join(cells))
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    for choice in choices.split():
+        with pytest.raises(DataError, match=rf"list\.csv: .*data\.{key}={choice}\b"):
+            detect(tmp_path, {})
+        read, detected = samples(tmp_path, **{key: choice})
+        assert sum(sizes(read)) == 6
+        assert all(choice in (row.image + row.labels) for row in detected.rows)
+
+
+def test_task_decides_which_columns_of_a_table_are_read(tmp_path):
+    save_pairs(tmp_path, range(6), "{}", "m{}.png")
+    for seed in range(6):
+        save(tmp_path / f"d{seed}.png", (1000 * metres(seed)).astype(np.uint16))
+    rows = [f"{seed}.jpg,m{seed}.png,d{seed}.png" for seed in range(6)]
+    (tmp_path / "list.csv").write_text("\n".join(["image,mask,depth", *rows]))
+    assert detect(tmp_path, {}).task == "joint"
+    assert detect(tmp_path, {"depth": None}).task == "segmentation"
+    assert detect(tmp_path, {"labels": None, "objects": None}).task == "depth"
+
+
 # ---------------------------------------------------------------------------------------- COCO
 
 

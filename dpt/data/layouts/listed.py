@@ -10,7 +10,7 @@ from pathlib import Path
 from dpt.data.annotations.base import UNLABELLED, AnnotationFormat, Annotations
 from dpt.data.datasets.annotated import format_named, read_annotations
 from dpt.data.layouts.base import SUFFIXES, Detected, Folder, Match, Row
-from dpt.data.layouts.pictures import kind_of_word
+from dpt.data.layouts.pictures import KINDS, kind_of_word
 from dpt.data.layouts.splits import divide
 from dpt.data.layouts.values import PairMatch
 from dpt.data.splits import SPLITS, split_word
@@ -128,7 +128,7 @@ def _below(folder: Folder, path: Path) -> str:
 
 def match_tables(folder: Folder) -> Match | None:
     """Reads CSV files with columns of images and of labels: one, or one for each split."""
-    if any(folder.given.get(key) for key in ("annotations", "images", "labels", "depth")):
+    if folder.given.get("annotations"):
         return None
     tables: dict[str, list[Row]] = {}
     for path in (path for path in folder.paths if path.lower().endswith(".csv")):
@@ -169,7 +169,7 @@ def _rows_of_table(folder: Folder, path: str, lines: Sequence[Sequence[str]]) ->
         DataError: the table names splits without images, an unknown split, or missing files.
     """
     base, source = Path(path).parent, folder.root / path
-    columns = _columns(folder.root, base, lines, source)
+    columns = _columns(folder, base, lines, source)
     split_column = columns.pop("split", None)
     if "images" not in columns or not {"labels", "depth"} & columns.keys():
         if split_column is not None:
@@ -196,26 +196,38 @@ def _file(root: Path, name: Path, source: Path) -> str:
 
 
 def _columns(
-    root: Path, base: Path, lines: Sequence[Sequence[str]], source: Path
+    folder: Folder, base: Path, lines: Sequence[Sequence[str]], source: Path
 ) -> dict[str, int]:
     """Returns the positions of the columns of splits and of files, by ``split``, ``images``,
-    ``labels`` and ``depth``.
+    ``labels`` and ``depth``; none if a key of ``data`` names a folder, not a column.
 
     Raises:
-        DataError: two columns are of one kind.
+        DataError: several columns may be of one kind: a question.
     """
-    columns: dict[str, int] = {}
-    for number, (name, *every_cell) in enumerate(zip(*lines, strict=True)):
-        cells = [cell for cell in every_cell if cell]
-        if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
-            columns["split"] = number
-        elif any(_is_picture(root, base / cell) for cell in cells):
-            kind = kind_of_word(name) or "images"
-            if kind in columns:
-                names = f"{lines[0][columns[kind]]} and {name}"
-                raise DataError(f"{source}: {names} are columns of {kind}: keep one")
-            columns[kind] = number
-    return columns
+    chosen = {str(folder.given[kind]): kind for kind in KINDS if folder.given.get(kind)}
+    if not chosen.keys() <= {*lines[0]}:
+        return {}
+    columns: dict[str, list[str]] = defaultdict(list)
+    for name, *cells in zip(*lines, strict=True):
+        kind = chosen.get(name) or _kind_of_column(folder.root, base, name, cells)
+        is_other = kind in chosen.values() and name not in chosen
+        if kind and not is_other and folder.given.get(kind, kind):
+            columns[kind].append(name)
+    for kind, names in columns.items():
+        if len(names) > 1:
+            asked = kind if {"labels", "depth"} & columns.keys() else "labels"
+            keys = " or ".join(f"data.{asked}={name}" for name in names)
+            raise DataError(f"{source}: {few(names, 8)} are columns of pictures: set {keys}")
+    return {kind: lines[0].index(names[0]) for kind, names in columns.items()}
+
+
+def _kind_of_column(root: Path, base: Path, name: str, every_cell: Sequence[str]) -> str:
+    """Returns ``split`` or the kind of the files of a column; empty if it holds neither."""
+    cells = [cell for cell in every_cell if cell]
+    if 2 * sum(cell.lower() in SPLITS for cell in cells) > len(cells):
+        return "split"
+    is_of_files = any(_is_picture(root, base / cell) for cell in cells)
+    return (kind_of_word(name) or "images") if is_of_files else ""
 
 
 def _is_picture(root: Path, name: Path) -> bool:

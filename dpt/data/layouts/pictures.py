@@ -44,7 +44,7 @@ _MAX_ENDS = 4
 
 def match_pictures(folder: Folder) -> PairMatch | None:
     """Pairs images and labels in folders of their own, or with words in their names."""
-    if folder.given.get("annotations"):
+    if folder.given.get("annotations") or not folder.pictures:  # a table has taken them
         return None
     rows = rows_of(folder)
     key = next((_key("labels", row.image, row.labels) for row in rows if row.labels), "")
