@@ -308,6 +308,16 @@ def test_colours_of_a_table_have_its_names(tmp_path):
     np.testing.assert_array_equal(labels_of(read), expected)
 
 
+def test_depth_of_bytes_beside_masks_is_left_out(tmp_path):
+    root = folder(tmp_path / "set")
+    folder(root, kind="depth", make=lambda seed: (50 * metres(seed)).astype(np.uint8))
+    detected = detect(root, {})
+    assert (detected.task, "depth" in detected.settings) == ("segmentation", False)
+    assert any("8 bits" in note and "depth/train/000.png" in note for note in detected.notes)
+    assert detect(root, {"depth_scale": 0.02}).task == "joint"
+    refuses(root, "data.depth_scale", labels=None, objects=None)
+
+
 def test_colours_that_the_user_gives(tmp_path):
     root = folder(tmp_path / "set", make=rgb)
     (root / "classes.csv").write_text(NAMED_COLOURS)

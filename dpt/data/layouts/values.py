@@ -62,12 +62,25 @@ class PairMatch(Match):
         folder.leave_out(unlisted, f" that {few(lists)} do not name")
         if folder.given.get("label_code"):
             rows = [row._replace(objects=row.objects or row.labels) for row in rows]
+        rows = _without_byte_depth(folder, rows)
         settings = _settings_of_labels(folder, rows)
         rows = divide(folder, rows, lists, self.bare)
         task = "segmentation" if "depth" not in settings else "joint"
         task = task if "labels" in settings else "depth"
         other_tasks = ("panoptic", "instance") if "objects" in settings else ()
         return Detected(task, rows, settings, folder.notes, other_tasks)
+
+
+def _without_byte_depth(folder: Folder, rows: list[Row]) -> list[Row]:
+    """Returns rows without depth maps of 8 bits, whose unit is unknown, if there are masks, and the
+    user says nothing of depth."""
+    masks = [row for row in rows if row.labels]
+    maps = [row.depth for row in rows if row.depth]
+    is_open = masks and maps and {"depth", "depth_scale"}.isdisjoint(folder.given)
+    if is_open and io.read_raw_depth(folder.root / maps[0]).itemsize == 1:
+        folder.leave_out(maps, " of 8 bits; data.depth_scale=METRES of a unit uses it", "depth map")
+        return [row._replace(depth="") for row in masks]
+    return rows
 
 
 def _settings_of_labels(folder: Folder, rows: Sequence[Row]) -> Plain:
