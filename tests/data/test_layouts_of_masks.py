@@ -308,6 +308,12 @@ def test_colours_of_a_table_have_its_names(tmp_path):
     np.testing.assert_array_equal(labels_of(read), expected)
 
 
+def test_names_of_masks_that_differ_little_are_said(tmp_path):
+    root = folder(tmp_path / "set")
+    (root / "classes.txt").write_text("sky\ngrass\nGrass \n")
+    assert any("Grass, grass may be one" in note for note in detect(root, {}).notes)
+
+
 def test_depth_of_bytes_beside_masks_is_left_out(tmp_path):
     root = folder(tmp_path / "set")
     folder(root, kind="depth", make=lambda seed: (50 * metres(seed)).astype(np.uint8))

@@ -108,6 +108,8 @@ def _settings_of_masks(folder: Folder, paths: Sequence[Path]) -> Plain:
         folder.used.add(file.path)
         folder.note(f"class names: {file.path}")
     folder.note(*notes)
+    for group in rules.alike_names(settings.get("class_names", ())):
+        folder.note(f"classes {few(group)} may be one: data.label_map joins ids, as in [0,[1,2]]")
     return {"labels": "labels", **settings}
 
 
