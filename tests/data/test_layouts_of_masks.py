@@ -224,6 +224,12 @@ def test_many_classes_of_few_files_each_are_classes(tmp_path):
         ("labelmap.txt", "# label:color::\nsky:0,0,0::\na 4:1,1,1::\nb:2,2,2::\n", "sky, a 4, b"),
         ("classes.json", '{"classes": ["a", "b", "c"]}', "a, b, c"),
         ("label_class_dict.csv", "name,id\na,0\nb,1\nc,2\n", "a, b, c"),
+        (
+            "class_dict.csv",
+            "R;G;Name;Weight;B;ID\n7;8;a;3;9;0\n1;2;b;4;5;1\n2;3;c;5;6;2\n",
+            "a, b, c",
+        ),
+        ("classes.csv", "label,Class Name,kind,size\n2,c,x 1,7\n1,b,x,8\n0,a,x,9\n", "c, b, a"),
         ("classes.csv", '"name","id"\n"a, b",0\n"c",1\n"d",2\n', "a, b, c, d"),
     ],
 )
@@ -306,6 +312,23 @@ def test_colours_of_a_table_have_its_names(tmp_path):
     read, detected = samples(root, label_map=[0, 2])
     assert detected.settings["class_names"] == ["red", "green"]
     np.testing.assert_array_equal(labels_of(read), expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b,Name,Red,G,pixels,id\n10,red,200,10,77,1\n10,green,10,200,78,2\n",
+        "R;G;B;pixels;kind;label\n200;10;10;77;flat;red\n10;200;10;78;a b;green\n",
+    ],
+)
+def test_tables_of_classes_are_read_by_their_header(tmp_path, text):
+    root = folder(tmp_path / "set", make=rgb)
+    (root / "class_dict.csv").write_text(text)
+    found = settings(root)
+    assert (found["class_names"], found["label_colors"]) == (
+        ["red", "green"],
+        PALETTE[1:3].tolist(),
+    )
 
 
 def test_names_of_masks_that_differ_little_are_said(tmp_path):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -178,6 +178,9 @@ _LARGEST_VALUES = {IGNORE_INDEX, *(2**bits - 1 for bits in (16, 31, 32, 63, 64))
 """The largest values of types of pixels, which mean unlabelled."""
 _MAX_BYTES = 1 << 17  # also the limit of csv.reader
 _HEADERS = ("name", "names", "class", "classes", "label", "labels")  # of a list of names alone
+_NAME_COLUMNS = ("name", "classname", "labelname", "categoryname", "title", "category", *_HEADERS)
+_ID_COLUMNS = ("id", "classid", "labelid", "categoryid", "value", "index", "class", "label")
+_COLOR_COLUMNS = ("r", "red", "g", "green", "b", "blue")
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _Color = tuple[_Byte, _Byte, _Byte]
 
@@ -244,7 +247,28 @@ def _rows_of_lines(text: str) -> list[Plain]:
     with_numbers = [len(row) > 1 for row in rows]
     is_named = bool(rows) and rows[0]["name"].lower() in _HEADERS
     is_header = not all(with_numbers[:1]) and (is_named or all([*with_numbers[1:], len(rows) > 1]))
-    return rows[is_header:]
+    return _rows_of_table(lines) or rows[is_header:]
+
+
+def _rows_of_table(lines: Sequence[str]) -> list[Plain]:
+    """Returns the classes of lines below a header that names the columns; none if there is none."""
+    separator = max(",;\t", key="".join(lines[:1]).count)
+    rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    table = zip_longest(*rows, fillvalue="")
+    columns = {re.sub(r"[\W_]+", "", header).lower(): cells for header, *cells in table}
+    numeric = {k: c for k, c in columns.items() if re.fullmatch(r"[-\d\s]*", "".join(c))}
+    names = _present(_NAME_COLUMNS, {k: columns[k] for k in columns.keys() - numeric.keys()})
+    if len(columns) < 2 or not names:
+        return []
+    unknown: Sequence[str | None] = [None] * len(names[0])
+    ids = [*_present(_ID_COLUMNS, numeric), unknown][0]
+    colors = [*zip(*_present(_COLOR_COLUMNS, numeric), strict=True)] or unknown
+    classes = zip(names[0], ids, colors, strict=True)
+    return [{"name": name, "id": i, "color": color} for name, i, color in classes if name]
+
+
+def _present(words: Sequence[str], columns: Mapping[str, list[str]]) -> list[Sequence[str | None]]:
+    return [columns[word] for word in words if word in columns]
 
 
 def _row_of_line(line: str) -> Plain:
