@@ -78,7 +78,7 @@ def test_trace_gives_the_corners_of_a_frame():
     mask[1:5, 2:7] = True
     mask[2:4, 3:5] = False
     (part,) = trace(mask)
-    assert part.outer.tolist() == [[2, 1], [7, 1], [7, 5], [2, 5]]
+    assert part.outer.tolist() == [[2, 1], [2, 5], [7, 5], [7, 1]]
     assert [ring.tolist() for ring in part.holes] == [[[3, 2], [5, 2], [5, 4], [3, 4]]]
     ring = one_ring([part]).tolist()
-    assert ring == [[2, 1], [3, 2], [5, 2], [5, 4], [3, 4], [3, 2], [2, 1], [7, 1], [7, 5], [2, 5]]
+    assert ring == [[2, 1], [3, 2], [5, 2], [5, 4], [3, 4], [3, 2], [2, 1], [2, 5], [7, 5], [7, 1]]
