@@ -274,12 +274,12 @@ class Rule(ABC):
     """How one project computes its scores from all images.
 
     Each image leaves sums, which are added over images and processes; :meth:`finish` makes scores
-    of the total. By default these are weights and weighted values, so that scores are means.
+    of the total. By default these are weights and weighted values, so that scores are means. The
+    docstring of a rule names the code that defines it after ``Original:``.
 
     Attributes:
         name: as users type it, and the prefix of its scores.
         summary: one sentence that says what the rule does to the number.
-        original: the code that defines the rule.
         scores: names of the scores.
         fitted: what is fitted to the ground truth of each image; empty for nothing. ``LINE`` is
             fitted by least squares, all else by the rule itself.
@@ -289,7 +289,6 @@ class Rule(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    original: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     fitted: ClassVar[str] = ""
     factors: ClassVar[Mapping[str, float]] = {}

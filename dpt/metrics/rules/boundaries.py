@@ -89,6 +89,8 @@ class DepthProBoundary(DepthRule):
     """The scores of ``SI_boundary_F1``, and precision and recall in it, in 0..1.
 
     ``SI_boundary_Recall`` needs masks of the foreground instead of depth.
+
+    Original: apple/ml-depth-pro src/depth_pro/eval/boundary_metrics.py: SI_boundary_F1
     """
 
     name = "depth_pro_boundary"
@@ -96,7 +98,6 @@ class DepthProBoundary(DepthRule):
         "Compares edges between neighbours in inverse depth; pixels without ground truth, for "
         "which the original has no rule, are NaN in both maps."
     )
-    original = "apple/ml-depth-pro src/depth_pro/eval/boundary_metrics.py: SI_boundary_F1"
     kinds = DEPTH_KINDS
     min_depth = 0.0
     has_max_depth = False
@@ -116,14 +117,16 @@ class DepthProBoundary(DepthRule):
 
 
 class MogeBoundary(DepthProBoundary):
-    """The F1 scores ``boundary``, in 0..1, of edges to neighbours within 1, 2 and 3 pixels."""
+    """The F1 scores ``boundary``, in 0..1, of edges to neighbours within 1, 2 and 3 pixels.
+
+    Original: microsoft/MoGe moge/test/metrics.py: boundary_f1
+    """
 
     name = "moge_boundary"
     summary = (
         "Compares edges to all neighbours within 1, 2 and 3 pixels; the original scores only data "
         "with sharp boundaries."
     )
-    original = "microsoft/MoGe moge/test/metrics.py: boundary_f1"
     scores = ("boundary_f1_radius1", "boundary_f1_radius2", "boundary_f1_radius3")
 
     def values(self, pixels: Pixels) -> Floats:

@@ -13,11 +13,13 @@ from dpt.metrics.rules.base import DepthRule, Errors, Floats, Mask, Moments, Pix
 
 
 class Bts(DepthRule):
-    """The rule of ``compute_errors`` and the clamps before it."""
+    """The rule of ``compute_errors`` and the clamps before it.
+
+    Original: cleinc/bts pytorch/bts_test.py: compute_errors
+    """
 
     name = "bts"
     summary = "Clamps metres to the range of the data and fits nothing."
-    original = "cleinc/bts pytorch/bts_test.py: compute_errors"
     errors: ClassVar[Errors] = base.EIGEN
 
     def predicted(self, pixels: Pixels) -> Floats:
@@ -27,14 +29,16 @@ class Bts(DepthRule):
 
 
 class KittiOfficial(DepthRule):
-    """The rule of ``depthError``, after ``interpolateBackground``; errors of 1/depth are per km."""
+    """The rule of ``depthError``, after ``interpolateBackground``; errors of 1/depth are per km.
+
+    Original: KITTI depth devkit cpp/evaluate_depth.cpp: depthError
+    """
 
     name = "kitti_official"
     summary = (
         "Fills the holes of the prediction from their row and has no largest depth; sq_rel is "
         "divided by the squared depth."
     )
-    original = "KITTI depth devkit cpp/evaluate_depth.cpp: depthError"
     min_depth = 0.0
     has_max_depth = False
     errors: ClassVar[Errors] = {
@@ -79,14 +83,16 @@ def filled(depth: Floats) -> Floats:
 
 
 class DepthAnythingMetric(DepthRule):
-    """The rule of ``eval_depth`` and of the loop in ``train.py`` around it."""
+    """The rule of ``eval_depth`` and of the loop in ``train.py`` around it.
+
+    Original: DepthAnything/Depth-Anything-V2 metric_depth/util/metric.py: eval_depth
+    """
 
     name = "depth_anything_metric"
     summary = (
         "Clamps nothing, leaves out images with fewer than 10 pixels, and halves the second term "
         "of silog."
     )
-    original = "DepthAnything/Depth-Anything-V2 metric_depth/util/metric.py: eval_depth"
     min_pixels = 10
     errors: ClassVar[Errors] = {**base.EIGEN, "silog": lambda m: m.silog(weight=0.5)}
     factors: ClassVar[Mapping[str, float]] = {"silog": 100.0}
@@ -100,11 +106,13 @@ _TAU: Errors = {"tau": lambda m: m.within3}
 
 
 class UniDepth(DepthRule):
-    """The rule of ``eval_depth``, without its ``d_auc`` and ``medianlog``."""
+    """The rule of ``eval_depth``, without its ``d_auc`` and ``medianlog``.
+
+    Original: lpiccinelli-eth/UniDepth unidepth/utils/evaluation_depth.py: eval_depth
+    """
 
     name = "unidepth"
     summary = "Clamps nothing; silog is the unbiased standard deviation, tau a bound of 3 %."
-    original = "lpiccinelli-eth/UniDepth unidepth/utils/evaluation_depth.py: eval_depth"
     errors: ClassVar[Errors] = {**base.EIGEN, "silog": lambda m: 100 * m.silog_unbiased(), **_TAU}
 
     def counted(self, image: base.DepthImage) -> Mask:
@@ -136,12 +144,14 @@ class UniDepthSi(UniDepthSsi):
 
 
 class DinoV3(DepthRule):
-    """The rule of ``dinov3/eval/depth`` with ``config-nyu.yaml``."""
+    """The rule of ``dinov3/eval/depth`` with ``config-nyu.yaml``.
+
+    Original: facebookresearch/dinov3 dinov3/eval/depth: metrics.py, eval.py
+    """
 
     name = "dinov3"
     summary = "Scores inside Eigen's crop of NYU, scaled to the size of the map, and clamps metres."
     is_clamped = True
-    original = "facebookresearch/dinov3 dinov3/eval/depth: metrics.py, eval.py"
     errors: ClassVar[Errors] = {
         **base.EIGEN,
         "silog": lambda m: 0.0 if math.isnan(m.log) else 100 * m.silog(),  # as the original
@@ -165,14 +175,16 @@ class DinoV3Aligned(DinoV3):
 
 
 class Ultralytics(DepthRule):
-    """The rule of ``DepthMetrics`` with ``align="median"``, its default."""
+    """The rule of ``DepthMetrics`` with ``align="median"``, its default.
+
+    Original: ultralytics 8.4.190 utils/metrics.py:1908: DepthMetrics
+    """
 
     name = "ultralytics"
     summary = (
         "Multiplies each prediction by the quotient of the medians, and leaves out images with "
         "fewer than 10 pixels."
     )
-    original = "ultralytics 8.4.190 utils/metrics.py:1908: DepthMetrics"
     fitted = "median"
     kinds = base.DEPTH_KINDS
     min_pixels = 10
@@ -194,11 +206,13 @@ class Ultralytics(DepthRule):
 
 
 class Marigold(DepthRule):
-    """The rule of ``script/depth/eval.py`` with ``--alignment least_square``."""
+    """The rule of ``script/depth/eval.py`` with ``--alignment least_square``.
+
+    Original: prs-eth/Marigold src/util/metric.py, src/util/alignment.py
+    """
 
     name = "marigold"
     summary = "Fits scale and shift in depth, then clamps to the range of the data."
-    original = "prs-eth/Marigold src/util/metric.py, src/util/alignment.py"
     fitted = base.LINE
     kinds = base.DEPTH_KINDS
     is_clamped = True
@@ -206,11 +220,13 @@ class Marigold(DepthRule):
 
 
 class DepthEstimation(DepthRule):
-    """The rule of its ``evaluate`` for models of relative depth: ``Evaluator``."""
+    """The rule of its ``evaluate`` for models of relative depth: ``Evaluator``.
+
+    Original: depth-estimation 0.1.3 evaluation/metrics.py: Evaluator
+    """
 
     name = "depth_estimation"
     summary = "Fits scale and shift in depth, and pools the pixels of all images."
-    original = "depth-estimation 0.1.3 evaluation/metrics.py: Evaluator"
     fitted = base.LINE
     kinds = base.DEPTH_KINDS
     errors: ClassVar[Errors] = {  # the roots are taken of the means over all images
@@ -234,13 +250,15 @@ class DepthEstimation(DepthRule):
 
 
 class Midas(DepthRule):
-    """The rule of ``BadPixelMetric``; predictions of depth are inverted first."""
+    """The rule of ``BadPixelMetric``; predictions of depth are inverted first.
+
+    Original: gist ranftlr/a1c7a24e: BadPixelMetric
+    """
 
     name = "midas"
     summary = (
         "Fits scale and shift in inverse depth, caps depth, and reports percent of bad pixels."
     )
-    original = "gist ranftlr/a1c7a24e: BadPixelMetric"
     fitted = "scale, shift of 1/d"
     kinds = base.ALL_KINDS
     min_depth = 0.0
@@ -259,11 +277,12 @@ class DepthAnythingRelative(Midas):
     """The zero-shot table of Depth Anything V1 and V2: MiDaS's fit, other numbers.
 
     The authors publish no script for it (Yang et al. 2024, table 2: AbsRel and δ1).
+
+    Original: none published: fit of MiDaS's gist, formulas of metric_depth/util/metric.py
     """
 
     name = "depth_anything_relative"
     summary = "Fits and caps as MiDaS, and reports abs_rel and the fraction of good pixels."
-    original = "none published: fit of MiDaS's gist, formulas of metric_depth/util/metric.py"
     errors: ClassVar[Errors] = {"abs_rel": base.COMMON["abs_rel"], **base.DELTAS}
 
 
@@ -278,6 +297,8 @@ class Metric3D(DepthRule):
 
     The logarithms of ``silog`` and ``rmse_log`` are to base 10. Invalid pixels are also counted as
     good where the prediction is not above 0, so that δ can exceed 1.
+
+    Original: YvanYin/Metric3D mono/utils/avg_meter.py, do_test.py
     """
 
     name = "metric3d"
@@ -285,7 +306,6 @@ class Metric3D(DepthRule):
         "Sets predictions beyond 300 m to 0, has no largest depth, takes logarithms to base 10, "
         "and counts invalid pixels with a prediction of 0 as good."
     )
-    original = "YvanYin/Metric3D mono/utils/avg_meter.py, do_test.py"
     min_depth = 1e-8
     has_max_depth = False
     errors: ClassVar[Errors] = {
@@ -372,6 +392,8 @@ class Whdr(DepthRule):
 
     The pixels that count are numbered by rows. The original has one pair of an image, from people,
     and stops at a tie of the prediction.
+
+    Original: yifjiang/relative-depth-using-pytorch validation_crit/validate_crit_DIW.py
     """
 
     name = "whdr"
@@ -379,7 +401,6 @@ class Whdr(DepthRule):
         "Draws 50,000 pairs of pixels of each image by one seed, leaves out those whose depths "
         "differ by at most 3 %, and reports the fraction that the prediction does not put in order."
     )
-    original = "yifjiang/relative-depth-using-pytorch validation_crit/validate_crit_DIW.py"
     kinds = base.ALL_KINDS
     min_depth = 0.0
     has_max_depth = False
@@ -442,11 +463,13 @@ def nearest_in_cells(valid: Mask) -> NDArray[np.int64]:
 
 
 class MogeMetric(DepthRule):
-    """MoGe (Wang et al. 2025): the scores ``depth_metric``."""
+    """MoGe (Wang et al. 2025): the scores ``depth_metric``.
+
+    Original: microsoft/MoGe moge/test/metrics.py, moge/utils/alignment.py
+    """
 
     name = "moge_metric"
     summary = "Fits nothing, clamps nothing, and has no largest depth."
-    original = "microsoft/MoGe moge/test/metrics.py, moge/utils/alignment.py"
     min_depth = 0.0
     has_max_depth = False
     errors: ClassVar[Errors] = {"abs_rel": lambda m: m.moge_rel, "delta1": base.DELTAS["delta1"]}

@@ -89,11 +89,13 @@ class SegmentationRule(Rule):
 
 
 class MMSegmentation(SegmentationRule):
-    """The rule of ``IoUMetric``, whose aAcc, mIoU and mAcc are rounded to two places of percent."""
+    """The rule of ``IoUMetric``, whose aAcc, mIoU and mAcc are rounded to two places of percent.
+
+    Original: mmsegmentation 1.2.2 mmseg/evaluation/metrics/iou_metric.py:164, 203: IoUMetric
+    """
 
     name = "mmsegmentation"
     summary = "Averages IoU over the classes in ground truth or prediction."
-    original = "mmsegmentation 1.2.2 mmseg/evaluation/metrics/iou_metric.py:164, 203: IoUMetric"
     measures = IOU_AND_ACCURACIES
 
 
@@ -102,29 +104,34 @@ class Evaluate(SegmentationRule):
 
     The example of transformers (``run_semantic_segmentation.py``) passes 0 instead: pixels of class
     0 do not count, and predictions on pixels without a label (255) enlarge the unions.
+
+    Original: huggingface/evaluate metrics/mean_iou/mean_iou.py:96, 210: mean_iou
     """
 
     name = "evaluate"
     summary = "As mmsegmentation: nan_to_num changes the scores of single classes, not their mean."
-    original = "huggingface/evaluate metrics/mean_iou/mean_iou.py:96, 210: mean_iou"
     measures = IOU_AND_ACCURACIES
 
 
 class Cityscapes(SegmentationRule):
-    """The class average of the benchmark's script; not its scores of categories and instances."""
+    """The class average of the benchmark's script; not its scores of categories and instances.
+
+    Original: mcordts/cityscapesScripts evaluation/evalPixelLevelSemanticLabeling.py:228, 285
+    """
 
     name = "cityscapes"
     summary = "As mmsegmentation: void pixels do not count, but a prediction of void is wrong."
-    original = "mcordts/cityscapesScripts evaluation/evalPixelLevelSemanticLabeling.py:228, 285"
     measures = IOU
 
 
 class TorchMetrics(SegmentationRule):
-    """The rule of ``MulticlassJaccardIndex(K, average="macro", ignore_index=255)``."""
+    """The rule of ``MulticlassJaccardIndex(K, average="macro", ignore_index=255)``.
+
+    Original: torchmetrics 1.9.0 functional/classification/jaccard.py:38: _jaccard_index_reduce
+    """
 
     name = "torchmetrics"
     summary = "As mmsegmentation, without a score if a labelled pixel is predicted as no class."
-    original = "torchmetrics 1.9.0 functional/classification/jaccard.py:38: _jaccard_index_reduce"
     measures = IOU
     no_class = "refused"
 
@@ -136,11 +143,13 @@ TINY = np.spacing(1)
 
 
 class PyTorchEncoding(SegmentationRule):
-    """The rule of ``SegmentationMetric``."""
+    """The rule of ``SegmentationMetric``.
+
+    Original: zhanghang1989/PyTorch-Encoding encoding/utils/metrics.py:35, 108
+    """
 
     name = "pytorch_encoding"
     summary = "Averages IoU over all classes: those in neither ground truth nor prediction are 0."
-    original = "zhanghang1989/PyTorch-Encoding encoding/utils/metrics.py:35, 108"
     absent = "0"
     measures: ClassVar[Measures] = {
         "miou": lambda a: float((a.hits / (TINY + a.union)).mean()),
@@ -172,6 +181,8 @@ class BoundaryIou(SegmentationRule):
 
     The original scores segments of instance and panoptic segmentation; here the class's pixels in
     an image are one mask.
+
+    Original: bowenc0221/boundary-iou-api boundary_iou/utils/boundary_utils.py: mask_to_boundary
     """
 
     name = "boundary_iou"
@@ -179,7 +190,6 @@ class BoundaryIou(SegmentationRule):
         "Averages the IoU of the pixels of each class within 2 % of the diagonal (at least one "
         "pixel) of its boundary or the border of the image."
     )
-    original = "bowenc0221/boundary-iou-api boundary_iou/utils/boundary_utils.py: mask_to_boundary"
     columns = 3
     measures: ClassVar[Measures] = {"boundary_iou": lambda a: mean_of_known(a.hits / a.union)}
 
