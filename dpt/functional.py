@@ -266,7 +266,7 @@ PixelLoss = Callable[[Tensor, Tensor], Tensor]
 """Logits (N, K) and labels (N,) to losses (N,)."""
 
 
-class _ChunkedCrossEntropy(torch.autograd.Function):
+class _ChunkedPixelLoss(torch.autograd.Function):
     """The gradient of the small logits is computed in the forward pass, band by band."""
 
     @staticmethod
@@ -293,16 +293,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return grad * grad_total, None, None, None
 
 
-def chunked_cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    scale: Tensor,
-    class_weights: Tensor | None = None,
-    ignore_index: int,
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Returns the cross-entropy of ``upsample(logits, (H, W))``, summed, image i times scale[i].
+def chunked_pixel_loss(logits: Tensor, labels: Tensor, scale: Tensor, loss: PixelLoss) -> Tensor:
+    """Returns the loss of ``upsample(logits, (H, W))``, summed over pixels, image i times scale[i].
 
     From ``FEW_CLASSES`` classes on, upsampled logits and their softmax are computed in bands, and
     only the gradient of the small logits is kept for backward (without torch.compile).
@@ -311,18 +303,9 @@ def chunked_cross_entropy(
         logits: float32 or float64 (B, K, h, w).
         labels: int64 (B, H, W).
         scale: float (B,).
-        class_weights: float (K,), or None.
-        ignore_index: label of pixels that do not count.
-        label_smoothing: in [0, 1].
+        loss: also takes maps: logits (B, K, H, W) and labels (B, H, W) to (B, H, W).
     """
-    loss = functools.partial(
-        F.cross_entropy,
-        weight=class_weights,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        reduction="none",
-    )
     if logits.shape[1] >= FEW_CLASSES and not torch.compiler.is_compiling():
-        return _ChunkedCrossEntropy.apply(logits, labels, scale, loss)
+        return _ChunkedPixelLoss.apply(logits, labels, scale, loss)
     pixels = loss(upsample(logits, (labels.shape[1], labels.shape[2])), labels)
     return (pixels.flatten(1).sum(1) * scale).sum()

@@ -61,13 +61,11 @@ class Blend:
         h, w = maps.shape[-2:]
         total = self._totals[name][..., top : top + h, left : left + w]
         weights = self._weights[name][top : top + h, left : left + w]
+        weight: Tensor | int = 1
         if self._smooth:
             weight = _hann(h).to(maps)[:, None] * _hann(w).to(maps)
-            total += maps * weight
-            weights += weight
-        else:
-            total += maps
-            weights += 1
+        total += maps * weight
+        weights += weight
 
     def means(self) -> dict[str, Tensor]:
         """Returns the means (..., H, W); nothing can be added after it."""

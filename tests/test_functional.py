@@ -1,6 +1,7 @@
 """Operations that save memory or time, each against its plain form."""
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from dpt import functional
 from dpt.functional import (
     act_linear,
     chunked_argmax,
-    chunked_cross_entropy,
+    chunked_pixel_loss,
     norm_linear,
     norm_relu_conv2d,
     resize,
@@ -194,7 +195,7 @@ def test_chunked_argmax_by_every_rule(rule, most, monkeypatch):
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0]])
 @pytest.mark.parametrize(("low", "high"), SIZES)
-def test_chunked_cross_entropy(low, high, weights):
+def test_chunked_pixel_loss(low, high, weights):
     logits = torch.randn(2, 3, *low, **DOUBLE, requires_grad=True)
     labels = torch.randint(3, (2, *high))
     labels[0, 0] = 255
@@ -202,13 +203,13 @@ def test_chunked_cross_entropy(low, high, weights):
     options = {
         "ignore_index": 255,
         "label_smoothing": 0.1,
-        "class_weights": None if weights is None else torch.tensor(weights, **DOUBLE),
+        "weight": None if weights is None else torch.tensor(weights, **DOUBLE),
+        "reduction": "none",
     }
     scale = torch.tensor([0.5, 0.1], **DOUBLE)
-    actual = chunked_cross_entropy(logits, labels, scale=scale, **options)
+    actual = chunked_pixel_loss(logits, labels, scale, partial(F.cross_entropy, **options))
     (grad,) = torch.autograd.grad(3 * actual, logits)
-    options["weight"] = options.pop("class_weights")
-    pixels = F.cross_entropy(whole(logits, high), labels, reduction="none", **options)
+    pixels = F.cross_entropy(whole(logits, high), labels, **options)
     expected = (pixels.sum((1, 2)) * scale).sum()
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(grad, torch.autograd.grad(3 * expected, logits)[0])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpt.data import DataError, Dataset, read_in_order
-from dpt.data.loading import collate_eval
+from dpt.data.loading import LoaderSettings, collate_eval
 from dpt.data.view import MAP_FILLS, by_four_bands, resize_map
 from dpt.geometry import Camera
 from dpt.objectives import Objective
@@ -31,10 +31,8 @@ def trivial_scores(
     objectives: Mapping[str, Objective],
     train: Dataset,
     val: Dataset,
-    size: tuple[int, int],
-    *,
-    indices: Sequence[int] | None = None,
-    num_workers: int = 0,
+    indices: Sequence[int],
+    settings: LoaderSettings,
 ) -> dict[str, dict[str, float]]:
     """Returns scores on ``val`` of predictors made from up to 500 samples of ``train``.
 
@@ -45,8 +43,8 @@ def trivial_scores(
 
     Args:
         objectives: they are not changed.
-        size: (H, W) of the positions.
-        indices: of the samples of ``val`` that count; None for all.
+        indices: of the samples of ``val`` that count.
+        settings: their ``image_size`` is the size of the positions.
 
     Returns:
         Scores (``val/<name>``) by the kind of predictor.
@@ -54,13 +52,13 @@ def trivial_scores(
     labelled = [o for o in objectives.values() if o.target is not None and o.metrics.by_image]
     if not labelled:
         return {}
-    size = min(size[0], MAX_SIZE[0]), min(size[1], MAX_SIZE[1])
+    height, width = settings.image_size
+    size = min(height, MAX_SIZE[0]), min(width, MAX_SIZE[1])
     train_indices = train.some_indices(TRAIN_SAMPLES)
-    samples = list(_read("train", train, train_indices, num_workers, size))
+    samples = list(_read("train", train, train_indices, settings.num_workers, size))
     scored = [o for o in labelled if any(o.target in sample for sample in samples)]
     predictors = [_Predictors(objective, samples, size) for objective in scored]
-    val_indices = range(len(val)) if indices is None else indices
-    for sample in _read("val", val, val_indices, num_workers):
+    for sample in _read("val", val, indices, settings.num_workers):
         for predictor in predictors:
             predictor.update(sample)
     scores: dict[str, dict[str, float]] = defaultdict(dict)

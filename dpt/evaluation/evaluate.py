@@ -127,18 +127,11 @@ def _baselines(
     config: EvaluateConfig, scorer: Scorer, dataset: Dataset
 ) -> dict[str, dict[str, float]]:
     """Returns :func:`trivial_scores`; empty, with a warning, without a train split."""
-    settings = config.data.loader
     try:
         train = config.data.make("train")
         train.adopt_classes(dataset.info.class_names)
-        return trivial_scores(
-            scorer.objectives,
-            train,
-            dataset,
-            settings.image_size,
-            indices=sorted(scorer.images),
-            num_workers=settings.num_workers,
-        )
+        indices = sorted(scorer.images)
+        return trivial_scores(scorer.objectives, train, dataset, indices, config.data.loader)
     except (ValueError, OSError) as error:
         log.warning("no baselines, which need the train split: %s", error)
         return {}

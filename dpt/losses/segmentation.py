@@ -7,13 +7,14 @@ official DPT. Softmax and everything after it runs in float32 at least. Labels m
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpt.depthmath import at_least_float32
-from dpt.functional import chunked_cross_entropy, upsample
+from dpt.functional import chunked_pixel_loss, upsample
 from dpt.plugins import register
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import NonNegative, Share
@@ -52,14 +53,14 @@ class CrossEntropyLoss(nn.Module):
             pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
         total = pixel_weights.flatten(1).sum(1)
         scale = torch.where(total > 0, 1 / total.clamp(min=1e-30), 0.0) / len(total)
-        return chunked_cross_entropy(
-            logits,
-            labels,
-            scale=scale,
-            class_weights=weights,
+        loss = partial(
+            F.cross_entropy,
+            weight=weights,
             ignore_index=IGNORE_INDEX,
             label_smoothing=self.label_smoothing,
+            reduction="none",
         )
+        return chunked_pixel_loss(logits, labels, scale, loss)
 
 
 @register("focal")

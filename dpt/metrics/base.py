@@ -55,7 +55,6 @@ class SumMetric(MovableMetric):
             neither intervals nor :meth:`state`.
     """
 
-    is_differentiable = False
     full_state_update = False
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
     has_limits: ClassVar[bool] = False

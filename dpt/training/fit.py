@@ -200,14 +200,8 @@ def log_scores(
     baselines: dict[str, dict[str, float]] = {}
     if with_baselines and run.stop.received is None:
         count = trainer.num_val_batches[0] * settings.batch_size * trainer.world_size
-        baselines = trivial_scores(
-            data.objectives,
-            data.train,
-            data.val,
-            settings.image_size,
-            indices=range(len(data.val))[: int(count)],  # fewer by trainer.limit_val_batches
-            num_workers=settings.num_workers,
-        )
+        indices = range(len(data.val))[: int(count)]  # fewer by trainer.limit_val_batches
+        baselines = trivial_scores(data.objectives, data.train, data.val, indices, settings)
         write_json(run.config.folder / "metrics.json", {**scores, **named(baselines), **notes})
         for logger in trainer.loggers:
             logger.log_metrics(named(baselines), step=trainer.global_step)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from listed import Listed
 
+from dpt.data.loading import LoaderSettings
 from dpt.evaluation.baselines import trivial_scores
 from dpt.objectives import (
     ClassificationObjective,
@@ -45,7 +46,9 @@ def baselines(train, val=None, **objectives):
     }
     heads = objectives or {o.head: o for key, o in usual.items() if any(key in s for s in train)}
     val = train if val is None else val
-    return trivial_scores(heads, Listed(train, SIZE), Listed(val, SIZE), SIZE)
+    settings = LoaderSettings(image_size=SIZE, num_workers=0)
+    datasets = Listed(train, SIZE), Listed(val, SIZE)
+    return trivial_scores(heads, *datasets, range(len(val)), settings)
 
 
 def test_depth_baselines_are_medians():

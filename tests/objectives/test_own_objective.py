@@ -5,6 +5,7 @@ import pytest
 from listed import Listed
 from torch import nn
 
+from dpt.data.loading import LoaderSettings
 from dpt.evaluation.baselines import trivial_scores
 from dpt.metrics import SumMetric
 from dpt.objectives import OBJECTIVES, Objective
@@ -59,7 +60,8 @@ def test_baselines_are_the_mean_and_the_mean_at_each_position(objective):
     for depth in depths:
         depth[0, 0] = 0
     data = Listed([{"depth": depth, "valid": depth > 0} for depth in depths], SIZE)
-    baselines = trivial_scores({"slope": objective}, data, data, SIZE)
+    settings = LoaderSettings(image_size=SIZE, num_workers=0)
+    baselines = trivial_scores({"slope": objective}, data, data, range(len(data)), settings)
     assert baselines["per position"]["val/difference"] == pytest.approx(2 / 3)
     values = np.stack(depths)[:, depths[0] > 0]
     expected = np.abs(values - values.mean()).mean()
