@@ -123,6 +123,12 @@ def refuse_inputs(target: Path, inputs: Iterable[str | Path]) -> None:
             raise ValueError(f"{target}: is the input {path}, not replaced: give another path")
 
 
+def require_new(path: Path) -> None:
+    """Raises DataError if there is anything at a path to write to but an empty folder."""
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise DataError(f"{path}: exists already: give a new path")
+
+
 def checked_address(address: str) -> str:
     """Returns an address with its scheme in small letters.
 

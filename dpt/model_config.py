@@ -9,11 +9,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import torch
 import yaml
-from pydantic import ConfigDict, Field, PlainValidator, ValidationInfo
+from pydantic import Field, PlainValidator, ValidationInfo
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -21,7 +21,7 @@ from dpt.files import config_dir, reason
 from dpt.nn import ENCODERS, HEADS, Decoder, DecoderConfig, EncoderConfig, HeadConfig, Network
 from dpt.process import log
 from dpt.types.preprocessing import Calibration, Preprocessing
-from dpt.validation import STRICT, Plain, PlainMapping, to_plain, unknown_key, validate
+from dpt.validation import Plain, PlainMapping, Settings, to_plain, unknown_key, validate
 
 T = TypeVar("T")
 HeadSettings = Mapping[str, PlainMapping]
@@ -68,7 +68,7 @@ def _read_preprocessing(values: object, info: ValidationInfo) -> Preprocessing:
 
 
 @dataclass(kw_only=True)
-class ModelConfig:
+class ModelConfig(Settings):
     """What a model is made of.
 
     Attributes:
@@ -81,8 +81,6 @@ class ModelConfig:
         multiple_from_encoder: whether :meth:`build` sets ``preprocessing.multiple_of`` to the
             encoder's ``pad_multiple``.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str = "dpt"
     encoder: Annotated[EncoderConfig, PlainValidator(read_encoder)]

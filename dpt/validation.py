@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pydantic
 from pydantic import Field
@@ -28,6 +28,14 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+
+
+class Settings:
+    """The base class of dataclasses that refuse unknown keys, NaN and infinity."""
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
+
+
 """Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
 

@@ -4,7 +4,6 @@ Those on files take ordinary flags, and parse them before slow imports: mistakes
 once. The docstring of a function or of its module is the help.
 """
 
-import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -29,12 +28,6 @@ def command_parser(name: str, help: str | None, *, checkpoint: str = "CKPT") -> 
     text = "a run's folder, or a file, folder or hub id of any known format"
     parser.add_argument("checkpoint", metavar=checkpoint, help=text)
     return parser
-
-
-def require_new_folder(path: Path) -> None:
-    """Raises ValueError if a folder to write holds something already, or is none."""
-    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise ValueError(f"{path}: exists already; give a new folder")
 
 
 def exit_if_failed(failed: Sequence[tuple[str | Path, ValueError]]) -> None:

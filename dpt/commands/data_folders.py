@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpt.commands import make_parser, require_new_folder
+from dpt.commands import make_parser
 from dpt.config.overrides import parse
-from dpt.files import DataError, few, real_path, write_bytes
+from dpt.files import DataError, few, real_path, require_new, write_bytes
 from dpt.process import say
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="keys of data, such as data.labels=masks")
     options = parser.parse_intermixed_args(arguments)
     out = real_path(options.out)
-    require_new_folder(out)
+    require_new(out)
     if out.is_relative_to(real_path(options.folder)):
         raise ValueError(f"{options.out}: is in DIR, and would be taken for its data: move it")
     return options

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 import dpt
-from dpt.config.schema import Config, PackConfig, Settings
+from dpt.config.schema import Config, PackConfig
 from dpt.data.datasets.archive import extract, is_unpacked
 from dpt.data.shards.packed import pack_split
 from dpt.data_check import has_errors
@@ -14,7 +14,7 @@ from dpt.fetch import fetch, verify
 from dpt.files import plural
 from dpt.process import log
 from dpt.run import started
-from dpt.validation import validate
+from dpt.validation import Settings, validate
 
 MEGABYTE = 10**6
 
@@ -93,25 +93,21 @@ def check(*overrides: str) -> None:
 def pack(*overrides: str) -> None:
     """Packs splits of a data set into the folder ``out`` (``conf/data_pack.yaml``)."""
     with started("data pack", PackConfig, overrides) as config:
-        _pack(config)
-
-
-def _pack(config: PackConfig) -> None:
-    data, folder = config.data, Path(config.out).expanduser()
-    if "cache" in data.values:
-        data = data.changed(cache=False)  # a cache may scale images down
-    for split in config.split:
-        index = pack_split(
-            data.make(split),
-            folder,
-            split=split,
-            shard_size=int(config.shard_mb * MEGABYTE),
-            shuffle=split == "train",  # video frames are then not neighbours
-            num_workers=data.loader.num_workers,
-            skip_broken=data.loader.on_error == "skip",
-        )
-        samples = sum(shard.samples for shard in index.shards)
-        megabytes = sum(s.size for s in index.shards) / MEGABYTE
-        content = f"{plural(samples, 'sample')} in {plural(len(index.shards), 'shard')}"
-        log.info("%s: %s, %.1f MB", split, content, megabytes)
-    log.info("train with data=packed data.root=%s", folder)
+        data, folder = config.data, Path(config.out).expanduser()
+        if "cache" in data.values:
+            data = data.changed(cache=False)  # a cache may scale images down
+        for split in config.split:
+            index = pack_split(
+                data.make(split),
+                folder,
+                split=split,
+                shard_size=int(config.shard_mb * MEGABYTE),
+                shuffle=split == "train",  # video frames are then not neighbours
+                num_workers=data.loader.num_workers,
+                skip_broken=data.loader.on_error == "skip",
+            )
+            samples = sum(shard.samples for shard in index.shards)
+            megabytes = sum(s.size for s in index.shards) / MEGABYTE
+            content = f"{plural(samples, 'sample')} in {plural(len(index.shards), 'shard')}"
+            log.info("%s: %s, %.1f MB", split, content, megabytes)
+        log.info("train with data=packed data.root=%s", folder)

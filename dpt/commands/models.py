@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from dpt.commands import command_parser, make_parser, require_new_folder
-from dpt.files import refuse_inputs
+from dpt.commands import command_parser, make_parser
+from dpt.files import refuse_inputs, require_new
 from dpt.process import say
 
 
@@ -33,7 +33,7 @@ def merge(arguments: list[str]) -> None:
 
     from dpt.weights import formats
 
-    require_new_folder(options.out)
+    require_new(options.out)
     sources = formats.merge(options.models, options.out)
     say(f"{options.out}: {', '.join(f'{head} of {path}' for head, path in sources.items())}")
 
@@ -88,7 +88,7 @@ def calibrate(arguments: list[str]) -> None:
     from dpt import calibrate as calibration
     from dpt.model import DPT
 
-    require_new_folder(options.out)
+    require_new(options.out)
     if options.points:
         points = calibration.read_points(options.points, images=options.images)
     else:

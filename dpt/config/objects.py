@@ -28,7 +28,7 @@ from dpt.nn import HEADS
 from dpt.objectives import OBJECTIVES, Objective
 from dpt.objectives.teacher import Teacher
 from dpt.plugins import REGISTERED, VARIABLE, Target, path_of, register
-from dpt.validation import STRICT, Plain, PlainMapping, to_plain, validate
+from dpt.validation import Plain, PlainMapping, Settings, to_plain, validate
 
 T = TypeVar("T")
 
@@ -241,8 +241,7 @@ def _schema(target: Target, slot: Slot, parts: frozenset[str]) -> type:
         (name, hint, field(default=MISSING if name in required else None))
         for name, hint in types.items()
     ]
-    strict = {"__pydantic_config__": STRICT}
-    return make_dataclass("Settings", entries, kw_only=True, namespace=strict)
+    return make_dataclass("Settings", entries, bases=(Settings,), kw_only=True)
 
 
 def _nested(value: object, hint: Any, where: str, name: str | None = None) -> object:

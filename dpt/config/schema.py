@@ -8,10 +8,9 @@ classes whose settings they are, and not in the YAML files.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import lightning as L
-import pydantic
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from pydantic import BeforeValidator, Field
@@ -29,16 +28,9 @@ from dpt.objectives import Objective
 from dpt.objectives.teacher import Teacher
 from dpt.process import log
 from dpt.types.outputs import DepthKind
-from dpt.validation import STRICT, Count, NonNegative, Plain, PlainMapping, Positive, validate
+from dpt.validation import Count, NonNegative, Plain, PlainMapping, Positive, Settings, validate
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """A group of keys: unknown ones are refused."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
 
 
 # --- Data

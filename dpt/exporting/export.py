@@ -240,9 +240,12 @@ def write(
     for value, spec in zip(made.model.graph.outputs, outputs.values(), strict=True):
         _name_axes(value, {0: "batch", **({-2: "height", -1: "width"} if spec.dense else {})})
     if path.suffix == ".xml":
+        import openvino
+
         with TemporaryDirectory(dir=path.parent) as folder:
             made.save(Path(folder, "model.onnx"))
-            files.to_openvino(Path(folder, "model.onnx"), path)
+            read = openvino.Core().read_model(Path(folder, "model.onnx"))
+            openvino.save_model(read, path, compress_to_fp16=False)
         return
     made.save(path)  # weights beyond 1.5 GB go to NAME.onnx.data
 

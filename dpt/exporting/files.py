@@ -87,13 +87,6 @@ def quiet(fault: str) -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def to_openvino(source: Path, target: Path) -> None:
-    """Writes an ONNX file in OpenVINO's format, with the weights in ``.bin`` beside the file."""
-    import openvino
-
-    openvino.save_model(openvino.Core().read_model(source), target, compress_to_fp16=False)
-
-
 def describe(
     model: DPT, heads: Iterable[str], *, normalises: bool, size: tuple[int, int] | None
 ) -> dict[str, str]:

@@ -8,19 +8,19 @@ from types import EllipsisType
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from dpt.functional import upsample
 from dpt.nn.prompts import corrected
 from dpt.nn.reassemble import ReadoutMode
 from dpt.types.outputs import HeadOutput, HeadPrediction, OutputSpec, Tokens, tensors_in
+from dpt.validation import STRICT, Settings
 
 Padding = Literal["bottom_right", "center"]
 Size = tuple[int, int]
 Window = tuple[EllipsisType, slice, slice]
 """The index of the original pixels in a padded image or map."""
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 """Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
 
@@ -186,13 +186,12 @@ class Head(nn.Module):
         """Removes in place what only training needs, and fuses what can be fused."""
 
 
-class EncoderConfig(ABC):
+class EncoderConfig(Settings, ABC):
     """Settings of an encoder: a dataclass whose ``kind`` is its name in ``ENCODERS``.
 
     A setting ``in_channels`` is the number of bands of the images; without it they are RGB.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     kind: str
 
     @abstractmethod
@@ -251,7 +250,7 @@ class DecoderConfig:
 
 
 @dataclass(kw_only=True)
-class HeadConfig(ABC):
+class HeadConfig(Settings, ABC):
     """Settings of a head: a dataclass.
 
     Attributes:
@@ -262,7 +261,6 @@ class HeadConfig(ABC):
             other values of them are not loaded into it.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     decoder: DecoderConfig | None = None
     batch_norm: ClassVar[bool] = False
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}

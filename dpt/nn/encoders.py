@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from dpt.files import reason
 from dpt.library_internals import compute_buffers, pad_before_shift
-from dpt.nn.base import STRICT, Encoder, EncoderConfig, register_encoder
+from dpt.nn.base import Encoder, EncoderConfig, register_encoder
 from dpt.nn.vit import VisionTransformer, ViTConfig, check_out_indices
 from dpt.types.outputs import Tokens
-from dpt.validation import Plain
+from dpt.validation import STRICT, Plain
 
 Standardization = Literal["sqrt", "official"]
 WindowPadding = Literal["after_shift", "before_shift"]

@@ -12,13 +12,13 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from dpt.files import replacing
 from dpt.plugins import register
-from dpt.process import lack_of_memory, log
+from dpt.process import log
 from dpt.training.callbacks import completes_step
 from dpt.training.lightning_internals import batch_index
 from dpt.training.task import Task
 from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, Positive
-from dpt.weights.files import load_pickles
+from dpt.weights.files import load_pickles, writing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -31,21 +31,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: Plain, path: str | Path, storage_options: object = None
     ) -> None:
-        """Raises ``OSError`` naming the file if the disk is full or the folder not writable.
-
-        A loader worker's end raises an error in the middle of a write, which torch hides.
-        """
+        """Raises ValueError naming the file if the disk is full or the folder not writable."""
         path = Path(path)
-        try:
-            with replacing(path) as temporary, temporary.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
-            if error.__context__ is not None and lack_of_memory(error.__context__):
-                raise error.__context__ from error
-            fault = f"{path}: cannot be written ({str(error).splitlines()[0]})"
-            raise OSError(f"{fault}: free disk space or check the folder's permissions") from error
+        with writing(path), replacing(path) as temporary, temporary.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @register("checkpoint")

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from dpt.files import MAX_PIXELS, DataError
-from dpt.validation import STRICT, Metres, Positive
+from dpt.validation import Metres, Positive, Settings
 
 ResizeRule = Literal[
     "lower_bound", "upper_bound", "longest_side", "minimal", "stretch", "none", "pad", "windows"
@@ -33,7 +33,7 @@ network's input would be 384 × 120,000."""
 
 
 @dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(Settings):
     """Preprocessing of an image for a model. Plain data, saved with the weights.
 
     Attributes:
@@ -61,8 +61,6 @@ class Preprocessing:
             without aligned corners, as in official DPT, MiDaS and transformers' depth;
             ``bilinear_scores`` is ``bilinear``, but of the exponentials of logits (EoMT).
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[Positive, ...] = (0.5, 0.5, 0.5)
@@ -172,7 +170,7 @@ CalibrationSpace = Literal["inverse_depth", "depth"]
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Settings):
     """From what a model predicts to metres, by one scale and one shift. Plain data.
 
     Attributes:
@@ -182,8 +180,6 @@ class Calibration:
             shift, ``depth`` for those of depth, in metres or up to scale.
         min_depth, max_depth: limits of the result, in metres.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     scale: Positive
     shift: float = 0.0

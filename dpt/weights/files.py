@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dpt.files import open_file, parse_json, read_bytes, reason, replacing
+from dpt.process import lack_of_memory
 from dpt.validation import Plain, PlainMapping
 
 CONFIG_FILE = "config.json"
@@ -291,10 +292,15 @@ def check_archive(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises a failed write as a ValueError that names ``path``."""
+    """Raises a failed write as a ValueError that names ``path``.
+
+    A loader worker's end raises an error in the middle of a write, which torch hides.
+    """
     try:
         yield
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:  # by any of the writers
+        if error.__context__ is not None and lack_of_memory(error.__context__):
+            raise error.__context__ from error
         fault = (error.strerror if isinstance(error, OSError) else None) or reason(error)
         message = f"{path}: cannot be written ({fault}): make room or give another path"
         raise ValueError(message) from error

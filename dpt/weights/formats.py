@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dpt.files import few
+from dpt.files import few, require_new
 from dpt.types.outputs import prompt_focal
 from dpt.validation import Plain
 from dpt.weights import base, depth_anything, dinov, eomt, hub, official, smp, transformers
@@ -130,8 +129,7 @@ def convert(src: str | Path, dst: str | Path, *, to: str) -> Conversion:
         ValueError: ``src`` cannot be read, or ``to`` cannot express its model.
     """
     dst = Path(dst).expanduser()
-    if os.path.lexists(dst) and not (dst.is_dir() and not any(dst.iterdir())):
-        raise ValueError(f"{dst}: exists already; give a new path")
+    require_new(dst)
     checkpoint = read(src)
     if checkpoint.config.calibration and to != "dpt":
         fault = "has no place for a calibration, so depth would no longer be in metres"

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
 from dpt.functional import norm_relu_conv2d, resize, upsample, upsample_conv2d, without_autocast
-from dpt.nn.base import STRICT, Encoder, Features, FusedMap, Head, HeadConfig, register_head
+from dpt.nn.base import Encoder, Features, FusedMap, Head, HeadConfig, register_head
 from dpt.nn.heads.queries import QueryConfig, require_per_class
 from dpt.types import outputs
-from dpt.validation import MAX_METRES, Count, Metres, NonNegative, Positive
+from dpt.validation import MAX_METRES, STRICT, Count, Metres, NonNegative, Positive
 
 Upsampling = Literal["image", "double"]
 
