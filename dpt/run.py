@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import dpt
 from dpt.config import schema
 from dpt.config.compose import RUN_DIR, compose
 from dpt.config.overrides import as_text, split_config_dir
@@ -25,7 +26,6 @@ from dpt.validation import PlainMapping
 if TYPE_CHECKING:
     from dpt.data_check import Finding
     from dpt.exporting.export import Export
-    from dpt.model import DPT
 
 
 C = TypeVar("C", bound=schema.Config)
@@ -55,15 +55,13 @@ class Run:
         return str(self.config.get("checkpoint") or self.folder)
 
     @property
-    def model(self) -> DPT:
+    def model(self) -> dpt.DPT:
         """The model with the best weights of a training run, or the one that was evaluated.
 
         Raises:
             ValueError: there is none, as in an evaluation of predictions on disk.
         """
-        from dpt.model import DPT
-
-        return DPT.from_pretrained(self.checkpoint)
+        return dpt.DPT.from_pretrained(self.checkpoint)
 
 
 def train(*overrides: str) -> Run:
@@ -109,8 +107,7 @@ def evaluate(source: Run | Path | str = "checkpoint=null", *overrides: str) -> R
         from dpt.evaluation.evaluate import evaluate as score
 
         scored = score(config)
-    headlines, lower_is_better = scored.headlines, scored.lower_is_better
-    return Run(config.folder, scored.scores, config.values, headlines, lower_is_better)
+    return Run(config.folder, config=config.values, **vars(scored))
 
 
 def check(*overrides: str) -> list[Finding]:
@@ -142,7 +139,7 @@ def find_lr(*overrides: str) -> Run:
 
 
 def export(
-    source: Run | Path | str | DPT,
+    source: Run | Path | str | dpt.DPT,
     path: Path | str,
     *,
     size: tuple[int, int] | None = None,
@@ -166,13 +163,12 @@ def export(
     """
     from dpt.exporting.export import export as write
     from dpt.exporting.files import check_target
-    from dpt.model import DPT
 
     target = Path(path)
     check_target(target)  # before a large model is read
     model = source.model if isinstance(source, Run) else source
-    if not isinstance(model, DPT):
-        model = DPT.from_pretrained(model)
+    if not isinstance(model, dpt.DPT):
+        model = dpt.DPT.from_pretrained(model)
     return write(
         model, target, size=size, tasks=tasks, with_preprocessing=with_preprocessing, opset=opset
     )

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import dpt
 from dpt.commands import command_parser, make_parser
 from dpt.files import refuse_inputs, require_new
 from dpt.process import say
@@ -86,7 +87,6 @@ def calibrate(arguments: list[str]) -> None:
         parser.error("--depth needs --images DIR")
 
     from dpt import calibrate as calibration
-    from dpt.model import DPT
 
     require_new(options.out)
     if options.points:
@@ -94,7 +94,7 @@ def calibrate(arguments: list[str]) -> None:
     else:
         coding = {"scale": options.depth_scale, "invalid": options.invalid}
         points = calibration.read_maps(options.images, options.depth, **coding)
-    model = DPT.from_pretrained(options.checkpoint)
+    model = dpt.DPT.from_pretrained(options.checkpoint)
     report = calibration.calibrate(model, points)
     model.calibration = report.calibration
     model.save_pretrained(options.out)
@@ -120,12 +120,11 @@ def inspect(arguments: list[str]) -> None:
 
     from dpt.exporting.runtimes import pick_device
     from dpt.inspect import inspection_sheet
-    from dpt.model import DPT
     from dpt.viz import save_png
     from dpt.weights.files import writing
 
     device = pick_device(options.device)
-    model = DPT.from_pretrained(options.checkpoint).to(device)
+    model = dpt.DPT.from_pretrained(options.checkpoint).to(device)
     sheet = inspection_sheet(model, options.image, patch=options.patch and tuple(options.patch))
     with writing(out):
         save_png(out, sheet)
@@ -143,12 +142,10 @@ def demo(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
 
     from dpt.demo import Demo, is_local, make_server
-    from dpt.model import DPT
-    from dpt.predict import Predictor
 
-    model = DPT.from_pretrained(options.checkpoint)
+    model = dpt.DPT.from_pretrained(options.checkpoint)
     name, host = f"{model.config.name} ({Path(options.checkpoint).name})", options.host
-    page = Demo(Predictor(model, device=options.device), name=name)
+    page = Demo(dpt.Predictor(model, device=options.device), name=name)
     server = make_server(page, host=host, port=options.port)
     if not is_local(host):
         risk = "anyone who can reach this computer can use the page: it has no password"

@@ -62,15 +62,8 @@ class BeitAttention(vit.Attention):
     def __init__(self, config: vit.ViTConfig, grid: Grid) -> None:
         biases = {"qkv_bias": config.qkv_bias, "key_bias": False}
         super().__init__(config.embed_dim, num_heads=config.num_heads, **biases)
-        self.grid = grid
         count = offsets(grid)[0] * offsets(grid)[1] + 3
         self.relative_position_bias_table = nn.Parameter(torch.zeros(count, config.num_heads))
-
-    def position_bias(self, grid: Grid, index: Tensor, *, policy: vit.ResizePolicy) -> Tensor:
-        """Returns biases (1, heads, T, T); ``index`` is the :func:`offset_index` of ``grid``."""
-        table = resize_table(self.relative_position_bias_table, self.grid, grid, policy=policy)
-        by_head = table.t().contiguous()  # index_select on it is much faster than [:, index]
-        return by_head.index_select(1, index.flatten()).unflatten(1, index.shape).unsqueeze(0)
 
 
 @register_encoder("beit")
@@ -101,7 +94,10 @@ class Beit(vit.VisionTransformer):
         return block
 
     def attention_biases(self, grid: Grid) -> Iterable[Tensor]:
+        """Yields the biases (1, heads, T, T) of each block."""
         index = offset_index(grid, device=self.cls_token.device)
         for block in self.blocks:
-            attention = cast(BeitAttention, block.attn)
-            yield attention.position_bias(grid, index, policy=self.config.position_resize)
+            table: Tensor = cast(BeitAttention, block.attn).relative_position_bias_table
+            table = resize_table(table, self.grid, grid, policy=self.config.position_resize)
+            by_head = table.t().contiguous()  # index_select on it is much faster than [:, index]
+            yield by_head.index_select(1, index.flatten()).unflatten(1, index.shape).unsqueeze(0)

@@ -115,7 +115,8 @@ class OutputFolder:
         """Whether all files of an input were written since it changed, and exist."""
         names = [kind.path(input_file) for kind in kinds]
         for name in names:
-            self._require_replaceable(name)
+            if not self._may_replace(name):
+                raise _refusal(self.path / name, "is an input, or in a folder that is a link")
         record = self._records.get(input_file.name)
         if record is None or not all(os.path.isfile(self.path / name) for name in names):
             return False
@@ -129,10 +130,6 @@ class OutputFolder:
         parent = (self.path / name).parent
         is_inside = real_path(parent) == self._root / parent.relative_to(self.path)
         return is_inside and file_identity(self.path / name) not in self._inputs
-
-    def _require_replaceable(self, name: str) -> None:
-        if not self._may_replace(name):
-            raise _refusal(self.path / name, "is an input, or in a folder that is a link")
 
     @contextmanager
     def files(
