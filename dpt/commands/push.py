@@ -30,7 +30,6 @@ _FOLDERS = re.compile(
 """All but the last part of an absolute path or an address in an override."""
 _NOTES = ("image_size", "precision", "runtime", "images")
 METRICS_FILE = "metrics.json"
-_MAX_METRICS = 1 << 24  # bytes of metrics.json
 
 
 def publish(options: Namespace) -> None:
@@ -156,7 +155,7 @@ def _scores_of_validation(path: Path) -> hub.Scores | None:
 def _read_facts(folder: Path) -> Plain:
     """Returns ``metrics.json``; empty without this file."""
     path = folder / METRICS_FILE
-    facts: Plain = parse_json(read_bytes(path, limit=_MAX_METRICS), path) if path.is_file() else {}
+    facts: Plain = parse_json(read_bytes(path), path) if path.is_file() else {}
     return facts
 
 

@@ -1,6 +1,5 @@
 """Statistics of a data set: of its bands, by which images are normalised, its masks and depth."""
 
-import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ import numpy as np
 
 from dpt.data.base import Dataset
 from dpt.files import DataError
+from dpt.process import log
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import IGNORE_INDEX
-
-log = logging.getLogger("dpt")
 
 IMAGES = 64  # evenly spaced in the data set
 _PIXELS = 2**14  # of each image, evenly spaced

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pydantic import Field
 
 from dpt.data import view as views
 from dpt.geometry import Camera, View, Window, mirrored_classes
+from dpt.process import log
 from dpt.types.preprocessing import Preprocessing
 from dpt.types.samples import Batch, Mixed, PasteSource, PasteTarget, RandomViews, Sample
 from dpt.validation import Count, PlainMapping, Positive, Probability
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # Otherwise albumentations asks PyPI for its newest version on every import, in every worker.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
-log = logging.getLogger("dpt")
 
 LUMA = np.array([0.299, 0.587, 0.114])
 """Weights of R, G and B in the luma (ITU-R BT.601)."""

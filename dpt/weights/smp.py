@@ -40,7 +40,7 @@ class Smp(base.Format):
         levels, patch = config["encoder_depth"], shapes(f"{ENCODER}patch_embed.proj.weight")[-1]
         prefix_tokens = ("cls_token", "dist_token", "reg_token")
         tokens = [n for n in prefix_tokens if ENCODER + n in shapes.tensors]
-        _require_supported(config, patch, tokens)
+        _require_supported(config, tokens)
         spread = [int(num_blocks / levels * (i + 1)) - 1 for i in range(levels)]
         out_indices = [i % num_blocks for i in config["encoder_output_indices"] or spread]
         name = str(config["encoder_name"]).removeprefix("tu-")
@@ -82,11 +82,9 @@ def _table(levels: int) -> names.Table:
     ]
 
 
-def _require_supported(config: Plain, patch: int, tokens: list[str]) -> None:
+def _require_supported(config: Plain, tokens: list[str]) -> None:
     allowed = {"activation": (None, "identity"), "aux_params": (None,), "in_channels": (3,)}
     faults = [f"{k}={config[k]!r}" for k, values in allowed.items() if config[k] not in values]
-    if patch & (patch - 1):
-        faults.append(f"patch size {patch}, whose maps it does not double")
     if config["decoder_readout"] == "add" and tokens != ["cls_token"]:
         faults.append(f"decoder_readout='add', which averages {', '.join(tokens)}")
     if faults:

@@ -16,9 +16,8 @@ import numpy as np
 
 from dpt.files import DataError, few, parse_json, parse_yaml, plural, read_table, read_text
 from dpt.geometry import Camera, aspects_agree
+from dpt.process import log
 from dpt.validation import Plain, PlainMapping
-
-log = logging.getLogger("dpt")
 
 _MAX_BYTES = 1 << 26
 _MATRICES = ("K", "intrinsics", "intrinsic", "intrinsic_matrix", "camera_matrix")

@@ -6,7 +6,6 @@ A shard appears under its name when it is complete, and the index when all shard
 """
 
 import hashlib
-import logging
 import tarfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from dpt.files import (
     write_bytes,
 )
 from dpt.plugins import register
+from dpt.process import log
 from dpt.run_log import tracked
 from dpt.types.samples import DatasetInfo, Sample
 from dpt.validation import Count
@@ -185,8 +185,6 @@ def _read_table(file: BinaryIO, *, source: str, count: int) -> Table:
         raise DataError(f"{source}: {fault}: pack the data again")
     return table
 
-
-log = logging.getLogger("dpt")
 
 Encoded = tuple[str, dict[str, bytes] | str]
 """Key of a sample, and its files or the reason why it cannot be read."""
