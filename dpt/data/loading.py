@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import cv2
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.utils.data
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -27,7 +27,7 @@ from dpt.files import DataError
 from dpt.geometry import Camera
 from dpt.process import end_with_parent
 from dpt.types.samples import NO_CLASS, Batch, RandomViews, Sample
-from dpt.validation import STRICT
+from dpt.validation import Settings
 
 
 @dataclass(eq=False)
@@ -105,7 +105,7 @@ Side = Annotated[int, Field(ge=1, le=13_000)]  # two of them: no more than dpt.f
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderSettings:
+class LoaderSettings(Settings):
     """How samples are batched: the keys of ``data`` that every data set shares.
 
     Attributes:
@@ -114,8 +114,6 @@ class LoaderSettings:
             image without labels (evaluation); the batch lists the errors in ``failed``.
         prompt_points: pixels of an image whose depth a model that takes prompts gets in evaluation.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     image_size: tuple[Side, Side] = (384, 384)
     eval_size: tuple[Side, Side] = (384, 384)

@@ -1,12 +1,12 @@
 """Evaluation protocols. Scores of one name differ between papers by these details."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from dpt.types.preprocessing import OutputResize
-from dpt.validation import Metres
+from dpt.validation import Metres, Settings
 
 Crop = Literal["none", "eigen_nyu", "eigen_kitti", "garg"]
 Side = Annotated[int, Field(ge=0)]
@@ -24,7 +24,7 @@ _FRACTIONS: dict[Crop, tuple[tuple[float, float], tuple[float, float]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class Protocol(Settings):
     """How predictions are made, and how depth is scored: the keys of ``conf/protocol``.
 
     A pixel counts if its depth was measured, lies strictly between ``min_depth`` and ``max_depth``
@@ -53,8 +53,6 @@ class Protocol:
             resizes too.
         flip, scales, window, stride: test-time augmentation, see :func:`dpt.nn.tta.augmented`.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid"}
 
     name: str = ""
     min_depth: Metres = 1e-3
