@@ -206,8 +206,10 @@ def score_files(config: EvaluateConfig, dataset: Dataset) -> Scorer:
     scorer = Scorer(objectives, predicted.outputs, preprocessing)
     checks: dict[str, predictions.LabelsCheck | predictions.DepthCheck] = {}
     if "segmentation" in objectives:
-        count = dataset.info.num_classes
-        checks["segmentation"] = predictions.LabelsCheck(count, dataset.label_rule)
+        rule, names = dataset.label_rule, dataset.info.class_names
+        checks["segmentation"] = predictions.LabelsCheck(names, rule)
+    for name in {"panoptic", "instance"} & objectives.keys():
+        checks[name] = predictions.SegmentsCheck(dataset.info.class_names)
     if "depth" in objectives:
         scorer.notes["predictions_kind"] = predicted.kind
         has_unit = scorer.notes["protocol/alignment"] == "none"

@@ -9,9 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+import cv2
 import numpy as np
 import torch
 from pydantic import FiniteFloat
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -334,10 +336,16 @@ CORRELATION = 0.3  # of the wrong sign: the kind of depth is doubted beyond
 class LabelsCheck:
     """Counts predicted ids, from -1 on, at the labelled pixels of each class."""
 
-    def __init__(self, num_classes: int, rule: rules.LabelRule | None) -> None:
-        self.num_classes = num_classes
+    lowest_id = -1
+    """Of those that are compared."""
+    codes_of_class = 1
+
+    def __init__(self, class_names: Sequence[str], rule: rules.LabelRule | None = None) -> None:
+        self.class_names = class_names
         self.ids_of_class = (rule and rule.ids_of_class) or ()
-        self.counts = csr_array((MAX_ID + 2, num_classes), dtype=np.int64)
+        self.counts = csr_array((MAX_ID + 2, len(class_names)), dtype=np.int64)
+        self.regions: list[tuple[int, int, int, int]] = []
+        """:func:`_regions` of prediction and labels, of the first images."""
 
     def add(self, prediction: Tensor, batch: Batch) -> None:
         """Adds an image.
@@ -346,48 +354,88 @@ class LabelsCheck:
             prediction: integer (1, H, W).
             batch: its labels.
         """
-        labels = batch["labels"][0].numpy()
-        is_labelled = labels < self.num_classes
-        rows = prediction[0].numpy()[is_labelled].clip(-1, MAX_ID) + 1
-        positions = rows, labels[is_labelled]
-        self.counts += csr_array((np.ones_like(rows), positions), shape=self.counts.shape)
+        predicted, expected = prediction[0].numpy(), self.codes(batch).numpy()
+        ids, labels = predicted // self.codes_of_class, expected // self.codes_of_class
+        is_labelled = labels < len(self.class_names)
+        if len(self.regions) < 20:
+            labelled = np.where(is_labelled, expected, -1)
+            self.regions.append(_regions(predicted) + _regions(labelled))
+        is_compared = is_labelled & (ids >= self.lowest_id)
+        positions = ids[is_compared].clip(-1, MAX_ID) + 1, labels[is_compared]
+        self.counts += csr_array((np.ones_like(positions[0]), positions), shape=self.counts.shape)
+
+    def codes(self, batch: Batch) -> Tensor:
+        """Returns the labels of an image, int64 (H, W), as predictions are coded."""
+        return batch["labels"][0].long()
 
     def remarks(self) -> list[str]:
         """Returns what is hardly meant; ValueError if no labelled pixel has the id of a class."""
-        table = self.counts.tocoo()
-        if not table.nnz:
+        rows = np.flatnonzero(self.counts.sum(1))
+        if not len(rows):
             return []
-        ids, labels = table.row - 1, table.col
-        fractions = table.data / table.data.sum()
-        fraction_of_id = np.bincount(table.row, fractions)
-        largest = self.num_classes - 1
-        step = 255 // max(1, largest)
-        class_of_id = {i: k for k, row in enumerate(self.ids_of_class) for i in row}
-        meanings = {  # the class that each id would mean
-            "classes": ids,
-            "one too high": ids - 1,
-            "one too low": ids + 1,
-            "those of the label files": np.array([class_of_id.get(i) for i in ids.tolist()]),
-            f"multiplied by {step}": ids / step,
-        }
-        accuracies = {k: fractions[classes == labels].sum() for k, classes in meanings.items()}
-        accuracy = accuracies["classes"]
-        likely = max(accuracies, key=lambda name: accuracies[name])
-        predicted = np.unique(ids).tolist()
+        ids, counts = (rows - 1).tolist(), self.counts[rows].toarray()
+        largest = len(self.class_names) - 1
         remarks = []
-        outside = [i for i in predicted if not 0 <= i <= largest]
+        outside = [i for i in ids if not 0 <= i <= largest]
         if outside:
-            shown = few([f"{i} ({fraction_of_id[i + 1]:.2g})" for i in outside], 5)
+            fractions = dict(zip(ids, counts.sum(1) / counts.sum(), strict=True))
+            shown = few([f"{i} ({fractions[i]:.2g})" for i in outside], 5)
             remarks.append(f"ids outside 0..{largest} (fraction of the pixels): {shown}")
-        if accuracies[likely] > max(2 * accuracy, accuracy + 0.1):
-            gain = f"{accuracies[likely]:.2g} of the pixels would be right, not {accuracy:.2g}"
-            remarks.append(f"ids are {likely}? {gain}")
-        elif len(predicted) == 1 or not accuracy:
-            shown = few([str(i) for i in predicted], 5)
-            remarks.append(f"all predicted ids are {shown}; {accuracy:.2g} of the pixels are right")
-        if outside == predicted:
+        recalls = counts / counts.sum(0).clip(1)
+        accuracy = recalls[np.equal.outer(ids, range(largest + 1))].sum() / counts.any(0).sum()
+        likely = self._other_order(ids, recalls, accuracy)
+        if likely:
+            remarks.append(f"{likely} (the mean accuracy is {accuracy:.2g})")
+        elif len(ids) == 1 <= largest or not accuracy:
+            shown = few([str(i) for i in ids], 5)
+            remarks.append(f"all predicted ids are {shown}: the mean accuracy is {accuracy:.2g}")
+        boxes, regions, true_boxes, true_regions = np.sum(self.regions, axis=0)
+        if 2 * boxes > regions and 4 * true_boxes < true_regions:
+            remarks.append("most predicted regions are rectangles, but not the labels: boxes?")
+        if outside == ids:
             raise ValueError(f"no predicted id is a class: {'; '.join(remarks)}")
         return remarks
+
+    def _other_order(self, ids: Sequence[int], recalls: np.ndarray, accuracy: float) -> str:
+        """Returns which classes the ids mean if these are not the data's, or an empty string.
+
+        Args:
+            recalls: fraction of the pixels of each class that have each id, (N, K).
+            accuracy: the mean accuracy of the ids as they are.
+        """
+        rows, columns = linear_sum_assignment(recalls, maximize=True)
+        best = recalls[rows, columns]
+        pairs = zip(rows[best > 0.6], columns[best > 0.6], strict=True)
+        class_of_id = {ids[row]: int(k) for row, k in pairs}
+        moved = {i: k for i, k in class_of_id.items() if i != k}
+        names = dict(enumerate(self.class_names))
+        is_sure = len(moved) > 1 or (moved.keys() - names.keys() and len(ids) > 1)
+        if not is_sure or best.sum() / recalls.any(0).sum() < accuracy + 0.1:
+            return ""
+        shown = few([f"{names.get(i, i)} on {names[k]}" for i, k in moved.items()])
+        offsets = {i - k for i, k in class_of_id.items()}
+        cause = {(1,): "ids one too high", (-1,): "ids one too low"}.get((*offsets,))
+        return f"predicted {shown}: {cause or 'classes in another order'}?"
+
+
+class SegmentsCheck(LabelsCheck):
+    """Counts predicted classes where there are segments, coded as :attr:`SegmentMap.codes`."""
+
+    lowest_id = 0
+    codes_of_class = OBJECT_IDS
+
+    def codes(self, batch: Batch) -> Tensor:
+        return super().codes(batch) * OBJECT_IDS + batch["objects"][0].clamp(min=0)
+
+
+def _regions(codes: np.ndarray) -> tuple[int, int]:
+    """Returns how many connected regions are rectangles, and how many regions there are; without
+    regions below 64 pixels, the whole image, and codes below 0."""
+    masks = [(codes == code).astype(np.uint8) for code in np.unique(codes[codes >= 0])]
+    stats = [cv2.connectedComponentsWithStats(mask)[2][1:] for mask in masks]
+    _, _, width, height, area = np.concatenate([*stats, np.zeros((0, 5), int)]).T
+    counts = (area >= 64) & (area < codes.size)
+    return int((counts & (area == width * height)).sum()), int(counts.sum())
 
 
 class DepthCheck:

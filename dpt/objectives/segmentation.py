@@ -262,6 +262,10 @@ class MaskObjective(PixelClassObjective):
             if segments.compared.any():
                 self.score(output.image(k).prediction, segments, take(batch, [k]))
 
+    def predict(self, prediction: types.HeadPrediction, size: Sequence[int]) -> Tensor:
+        """Returns :attr:`SegmentMap.codes` of the predicted segments of one image, (1, H, W)."""
+        return self.segment_map(prediction, (size[0], size[1])).codes[None]
+
     def segment_map(self, prediction: types.HeadPrediction, size: tuple[int, int]) -> SegmentMap:
         """Returns the predicted segments of one image at ``size``.
 

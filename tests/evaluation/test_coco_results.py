@@ -69,6 +69,12 @@ def test_instances_score_as_by_pycocotools(score_coco, truth, metrics, tmp_path,
     assert ours == theirs
     assert 0.1 < values["val/ap"] < 0.9
     assert values["images"] == 5
+    rows = json.loads((tmp_path / "results.json").read_text())
+    for row in rows:
+        row["category_id"] = {22: 25, 25: 22}.get(row["category_id"], row["category_id"])
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    values = metrics(score_coco(tmp_path / "order", tmp_path / "results.json", "instances"))
+    assert "another order" in values["remarks/instance"]
 
 
 def test_panoptic_files_score_as_codes(score_coco, truth, metrics, tmp_path):

@@ -9,7 +9,7 @@ from photos import save_picture
 from PIL import Image
 
 from dpt.data.formats.rules import LabelRule
-from dpt.evaluation.predictions import UNITS, DepthCheck, LabelsCheck
+from dpt.evaluation.predictions import UNITS, DepthCheck, LabelsCheck, SegmentsCheck
 
 LABELS = np.random.default_rng(0).integers(0, 3, (20, 30))
 NOISE = np.random.default_rng(1).random(LABELS.shape)
@@ -20,7 +20,7 @@ GUESS = DEPTH * (0.8 + 0.4 * NOISE)
 
 
 def labels_remarks(prediction, labels=LABELS):
-    check = LabelsCheck(3, LabelRule(label_map=[7, [26, 27], 11]))
+    check = LabelsCheck(["road", "car", "sky"], LabelRule(label_map=[7, [26, 27], 11]))
     for _ in range(2):
         batch = {"labels": [torch.from_numpy(labels.astype(np.uint8))]}
         check.add(torch.from_numpy(np.asarray(prediction, np.int64))[None], batch)
@@ -30,11 +30,13 @@ def labels_remarks(prediction, labels=LABELS):
 @pytest.mark.parametrize(
     ("prediction", "says"),
     [
-        (NEAR + 1, ["3 (0.3", "one too high? 0.8"]),
-        (NEAR - 1, ["-1 (0.3", "one too low? 0.8"]),
-        (NEAR * 127, ["127 (0.3", "254 (0.3", "multiplied by 127? 0.8"]),
+        (NEAR + 1, ["3 (0.3", "car on road, sky on car, 3 on sky: ids one too high?"]),
+        (NEAR - 1, ["-1 (0.3", "one too low?"]),
+        (NEAR * 127, ["127 (0.3", "254 (0.3", "127 on car, 254 on sky"]),
         (np.where(NEAR == 2, 10**9, NEAR), ["65536 (0.3"]),
-        (np.full_like(NEAR, 2), ["ids are 2;"]),
+        (np.full_like(NEAR, 2), ["ids are 2:"]),
+        (np.array([0, 2, 1])[NEAR], ["car on sky, sky on car: classes in another order?"]),
+        (np.minimum(NEAR, 1) * 255, ["255 on car"]),
     ],
 )
 def test_ids_that_are_no_classes_are_named(prediction, says):
@@ -44,7 +46,7 @@ def test_ids_that_are_no_classes_are_named(prediction, says):
 
 @pytest.mark.parametrize(
     ("prediction", "says"),
-    [(FILE_IDS[NEAR], r"26 \(0.*the label files\? 0.8"), (NEAR * 0 - 1, "-1 .1")],
+    [(FILE_IDS[NEAR], r"26 \(0.*7 on road, 11 on sky, 26 on car"), (NEAR * 0 - 1, "-1 .1")],
 )
 def test_ids_none_of_which_is_a_class_are_an_error(prediction, says):
     with pytest.raises(ValueError, match=says):
@@ -57,7 +59,26 @@ def test_good_and_poor_labels_are_not_doubted():
     assert labels_remarks(NEAR) == labels_remarks(poor) == ""
     assert labels_remarks(np.where(ignored == 255, 255, NEAR), ignored) == ""
     assert labels_remarks(NEAR, LABELS * 0 + 255) == ""
-    assert "; 1 of the pixels are right" in labels_remarks(LABELS * 0, LABELS * 0)
+    assert "the mean accuracy is 1" in labels_remarks(LABELS * 0, LABELS * 0)
+
+
+def test_classes_and_boxes_of_objects_are_named():
+    """Of two discs in front of a wall, which belongs to no class."""
+    rows, columns = np.mgrid[:40, :80]
+    discs = [(rows - 20) ** 2 + (columns - x) ** 2 < 200 for x in (20, 60)]
+    boxes = [(abs(rows - 20) < 15) & (abs(columns - x) < 15) for x in (20, 60)]
+    labels = torch.from_numpy(np.select(discs, [0, 1], 255))
+    batch = {"labels": [labels], "objects": [torch.from_numpy(np.select(discs, [1, 1], 0))]}
+    for masks, codes, says in (
+        (discs, [1, 2**16 + 1], ""),
+        (discs, [2**16 + 1, 1], "disc on ball, ball on disc: classes in another order?"),
+        (boxes, [1, 2**16 + 1], "boxes?"),
+    ):
+        check = SegmentsCheck(["disc", "ball"])
+        check.add(torch.from_numpy(np.select(masks, codes, -1))[None], batch)
+        remarks = "; ".join(check.remarks())
+        assert says in remarks
+        assert bool(says) == bool(remarks)
 
 
 def depth_remarks(prediction, expected=DEPTH, **kind):
