@@ -59,6 +59,30 @@ def groups_shown(names: Sequence[str]) -> dict[str, list[str]]:
     return kinds
 
 
+_COORDINATE = "[-_.]+(?:x|y|r|c|row|col)?([0-9]+)"
+
+
+def tiles_beside(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Returns the tiles, such as ``a_0_512.png``, with tiles of their scene in ``others`` both in
+    their row and in their column; none if no tile is at 0, as such numbers may be dates."""
+    tiles, other_tiles = _tiles(names), _tiles(others)
+    numbers = {number for _, *place in (*tiles.values(), *other_tiles.values()) for number in place}
+    rows = {(scene, row) for scene, row, _ in other_tiles.values()}
+    columns = {(scene, column) for scene, _, column in other_tiles.values()}
+    return [
+        name
+        for name, (scene, row, column) in tiles.items()
+        if 0 in numbers and (scene, row) in rows and (scene, column) in columns
+    ]
+
+
+def _tiles(names: Sequence[str]) -> dict[str, tuple[str, int, int]]:
+    """Returns scene, row and column (or column and row) of the names that end with two numbers."""
+    tile = re.compile(rf"([^/]+?){_COORDINATE * 2}[^/0-9]*$")
+    matches = {name: match for name in names if (match := tile.search(name))}
+    return {name: (match[1], int(match[2]), int(match[3])) for name, match in matches.items()}
+
+
 def original_name(name: str) -> str:
     """Returns the name that Roboflow's copies share: ``a_jpg`` for ``a_jpg.rf.HASH.jpg``."""
     return re.sub(r"\.rf\.[0-9A-Za-z]{8,}.*", "", name)

@@ -147,6 +147,9 @@ def test_splits_on_disk_that_share_near_copies_say_so(tmp_path):
         brighter = np.clip(1.02 * photo_of(*SIZE, seed=k), 0, 255).astype(np.uint8)
         save(tmp_path / f"images/val/00{k}.jpg", brighter)
     assert "2 of 3 images of val look like images of train" in notes(tmp_path)
+    tiles = {"train": ["0_0", "1_1"], "val": ["0_1", "1_0"]}
+    save_pairs(tmp_path / "tiles", [f"{s}/a_{place}" for s in tiles for place in tiles[s]])
+    assert "2 of 2 images of val are tiles of scenes of train" in notes(tmp_path / "tiles")
 
 
 @pytest.mark.parametrize("place", ["discards", "rejected/2", "bad"])

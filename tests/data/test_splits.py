@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpt.data.splits import by_fraction, evenly, folds, group_names, natural_key
+from dpt.data.splits import by_fraction, evenly, folds, group_names, natural_key, tiles_beside
 from dpt.files import DataError
 
 COUNTS = {"a": 3, "b": 5, "c": 4}
@@ -21,6 +21,21 @@ def test_group_names():
     assert group_names(COPIES, None) == [f"{i}_jpg" for i in (0, 0, 1, 1, 2, 2)]
     assert group_names(["x/a1.png", "y/a2.png"], "a.") == ["a1", "a2"]
     assert group_names(["x/a1.png", "y/a2.png"], "(.)/a") == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "count"),
+    [
+        (["t/a_0_0.png", "t/a_64_64.png"], ["v/a_0_64.png", "v/a_64_0.png"], 2),
+        (["t/a_r1_c0.png", "t/a_r0_c1.png"], ["v/a_r1_c1.png"], 1),
+        (["t/a_0_0.png", "t/a_0_64.png"], ["v/b_0_0.png", "v/0003.png"], 0),  # other scenes
+        (["t/IMG_2019_07_01.jpg", "t/IMG_2019_08_02.jpg"], ["v/IMG_2019_07_02.jpg"], 0),
+        (["t/scan_0_0.png", "t/scan_0_1.png"], ["v/scan_1_0.png"], 0),  # images of another patient
+        (["t/0001TP_00690.png", "t/0016E5_00390.png"], ["v/0016E5_07959.png"], 0),
+    ],
+)
+def test_tiles_beside_those_of_another_split(train, val, count):
+    assert len(tiles_beside(val, train)) == count
 
 
 def test_folds_of_single_images_are_stretches_in_natural_order():

@@ -192,7 +192,7 @@ def _near_copies(
 
 
 def _note_shared(folder: Folder, rows: Sequence[Row]) -> None:
-    """Notes the images of val that look like one of train."""
+    """Notes the images of val that look like one of train, or are tiles beside those of train."""
     images = [row.image for row in rows if row.split == "train"]
     first = len(images)
     images += [row.image for row in rows if row.split == "val"]
@@ -201,6 +201,10 @@ def _note_shared(folder: Folder, rows: Sequence[Row]) -> None:
         what = f"{len(alike)} of {len(images) - first} images of val look like images of train"
         names = few([images[k] for k in alike])
         folder.note(f"splits: {what} ({names}): scores on them do not hold for other images")
+    tiles = splits.tiles_beside(images[first:], images[:first])
+    if tiles:
+        what = f"{len(tiles)} of {len(images) - first} images of val are tiles of scenes of train"
+        folder.note(f"splits: {what} ({few(tiles)}): scores on them do not hold for other scenes")
 
 
 # ------------------------------------------------------------------------------------- lists
