@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -225,6 +226,19 @@ def _http_request(url: str, start: int) -> request.Request:
         token = base64.b64encode(unquote(user).encode()).decode()
         asked.add_unredirected_header("Authorization", f"Basic {token}")
     return asked
+
+
+def web_stamp(url: str) -> str:
+    """Returns what tells a replaced file of a web server from the file before it: its time and
+    size, or its ETag; empty if the server states none of them."""
+    asked = _http_request(url, 0)
+    asked.method = "HEAD"
+    with suppress(DataError, OSError, http.client.HTTPException), _answer(asked) as answer:
+        names = (
+            ("Last-Modified", "Content-Length") if answer.headers["Last-Modified"] else ("ETag",)
+        )
+        return " ".join(answer.headers[name] or "" for name in names)
+    return ""
 
 
 def _answer(asked: request.Request) -> http.client.HTTPResponse:

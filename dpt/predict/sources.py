@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import unescape
@@ -17,7 +18,7 @@ from urllib.parse import urljoin, urlsplit
 import fsspec
 
 from dpt.data.formats import io, video
-from dpt.fetch import fetch
+from dpt.fetch import fetch, web_stamp
 from dpt.files import MAX_BYTES, DataError, checked_address, missing_path, reason, without_passwords
 from dpt.predict.records import PredictionSettings
 from dpt.process import log
@@ -216,12 +217,16 @@ def _linked(address: str) -> _Listing:
     to."""
     root = urlsplit(address)._replace(query="", fragment="").geturl().rstrip("/")
     if root.lower().endswith(SUFFIXES):
-        return root, {root: (address, ("", 0))}
+        return root, {root: (address, (web_stamp(address), 0))}
     with tempfile.TemporaryDirectory() as folder:
         page = fetch(address, Path(folder, "page"), limit=_MAX_PAGE, remedy=_REMEDY, quiet=True)
         links = re.findall(r"""href=["']?([^"'?#<> ]+)""", page.read_text(errors="replace"))
-    addresses = [urljoin(f"{root}/", unescape(link)) for link in links]
-    return root, {a: (a, ("", 0)) for a in addresses if a.startswith(f"{root}/")}
+    joined = dict.fromkeys(urljoin(f"{root}/", unescape(link)) for link in links)
+    below = [address for address in joined if address.startswith(f"{root}/")]
+    addresses = [address for address in below if address.lower().endswith(SUFFIXES)]
+    with ThreadPoolExecutor(8) as pool:
+        stamps = pool.map(web_stamp, addresses)
+        return root, {a: (a, (s, 0)) for a, s in zip(addresses, stamps, strict=True)}
 
 
 def _stamp(info: PlainMapping) -> tuple[str, int]:

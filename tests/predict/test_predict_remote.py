@@ -1,6 +1,7 @@
 """Inputs of ``dpt predict`` at addresses: buckets, web servers, and fsspec's store in memory."""
 
 import http.server
+import os
 from contextlib import suppress
 
 import fsspec
@@ -66,6 +67,10 @@ def test_predict_fetches_images_of_a_web_server(predict, tmp_path, out, name):
     save_photo(tmp_path / "web/1.png")
     with served(tmp_path / "web") as address:
         predict(f"{address}/{name}", "--format", "png")
+        assert "1 were done" in predict(f"{address}/{name}", "--format", "png")
+        save_photo(tmp_path / "web/1.png", seed=1)
+        os.utime(tmp_path / "web/1.png", (0, 0))  # its size may be the same
+        assert "were done" not in predict(f"{address}/{name}", "--format", "png")
     assert predictions_of(out) == {"depth/1.png"}
 
 
