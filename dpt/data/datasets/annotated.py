@@ -193,7 +193,7 @@ def read_annotations(
     every_file = [path.relative_to(root).as_posix() for path in files_below(root)]
     sources = _sources(form, root, every_file, chosen)
     if not sources:
-        remedy = unread_files(root, every_file) or "check data.annotations and its files"
+        remedy = unread_files(root, every_file) or "check data.root and data.annotation_files"
         raise DataError(f"{[*chosen, root][0]}: holds no {form.title}: {remedy}")
     pictures = {*base.images_of(every_file)} - {*sources}
     left_out = {path for path in pictures if not (root / path).is_relative_to(images)}
