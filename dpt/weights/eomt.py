@@ -34,6 +34,8 @@ COCO_THINGS, COCO_PANOPTIC = 80, 133
 WITHOUT_BATCH = ("query.weight", "embeddings.position_embeddings.weight")
 """Their tensors (N, D) that are (1, N, D) here."""
 GATED = (f"{LAYER}.mlp", "{gate,up}_proj", "down_proj")
+OLDER_GATED = (f"{LAYER}.mlp", "weights_in", "weights_out")
+"""The same of folders that transformers before 5.20 wrote."""
 FAMILIES = {
     "eomt": transformers.Family(
         [
@@ -62,11 +64,11 @@ FAMILIES = {
 CLASSES = {"eomt": "Eomt", "eomt_dinov3": "EomtDinov3"}
 
 
-def eomt_names(name: str, encoder: Plain) -> names.Table:
+def eomt_names(name: str, encoder: Plain, gated: tuple[str, str, str] = GATED) -> names.Table:
     """Returns the rows of a model whose head is called ``name``."""
     head = f"heads.{name}"
     return [
-        *names.gated_rows(encoder, *GATED),
+        *names.gated_rows(encoder, *gated),
         *FAMILIES[_model_type(encoder)].table,
         (f"{head}.queries", "query.weight"),
         (f"{head}.classify.*", "class_predictor.*"),
@@ -119,7 +121,8 @@ class Eomt(base.Format):
             },
         )
         tensors = {k: v[None] if k in WITHOUT_BATCH else v for k, v in files.tensors.items()}
-        return base.StoredModel(config, tensors, eomt_names(name, encoder), ["criterion.*"])
+        gated = OLDER_GATED if "layers.0.mlp.weights_in.weight" in tensors else GATED
+        return base.StoredModel(config, tensors, eomt_names(name, encoder, gated), ["criterion.*"])
 
     def _files(self, config: Plain, tensors: names.Tensors, path: Path) -> CheckpointFiles:
         encoder, preprocessing = config["encoder"], config["preprocessing"]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from peers_eomt import CASES, Output
 from photos import photo_of
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import dpt
 from dpt.evaluation.passes import Evaluation
@@ -41,6 +42,20 @@ def test_written_folders_open_in_transformers(case, tmp_path):
         actual = Output(theirs.eval(), semantic=case.task == "segmentation")(images)
         expected = ours.eval().float()(images, raw=True)[case.task].tensor
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.peers
+def test_folders_with_joined_gates_are_read(tmp_path):
+    """As transformers before 5.20 writes them."""
+    _, ours = CASES[2].build(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in tensors if "gate_proj" in name]:
+        parts = [tensors.pop(name), tensors.pop(name.replace("gate", "up"))]
+        tensors[name.replace("gate_proj", "weights_in")] = torch.cat(parts)
+    tensors = {name.replace("down_proj", "weights_out"): value for name, value in tensors.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    read = dpt.DPT.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(read[name], value) for name, value in ours.state_dict().items())
 
 
 @pytest.mark.peers
