@@ -74,9 +74,7 @@ def mean_over_processes(values: Tensor) -> Tensor:
 
 def exporting() -> bool:
     """Whether torch.export is tracing. (Under torch.compile a new size compiles a new graph.)"""
-    # torch 2.6 has no is_exporting
-    check = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-    return check()
+    return torch.compiler.is_exporting()
 
 
 def same_size(one: Sequence[int], other: Sequence[int]) -> bool:

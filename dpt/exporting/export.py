@@ -231,7 +231,7 @@ def write(
             opset_version=opset,
             verbose=False,
         )
-    assert made is not None  # only the exporter before torch 2.5 returns None
+    assert made is not None  # only the older exporter returns None
     written_opset = made.model.opset_imports[""]
     if opset not in (None, written_opset):
         raise ValueError(f"--opset {opset}: the exporter wrote {written_opset}: choose another")
