@@ -535,8 +535,7 @@ class Reading:
             DataError: the image is there already, or a name cannot be that of a class.
         """
         if image in self._images:
-            fault = f"{self.title} label {image} twice"
-            raise DataError(f"{self.root}: {fault}: set data.annotation_files to a file or folder")
+            raise DataError(f"{self.root}: {image} is labelled twice: set data.annotation_files")
         groups: dict[tuple[str, str, int], list[Annotation]] = defaultdict(list)
         for number, part in enumerate(parts):
             is_unlabelled = part.class_name == UNLABELLED
@@ -566,8 +565,7 @@ class Reading:
         missing = [str(image.image) for image in images if not self.finder.has(image.image)]
         if len(missing) == len(images) and (images or not self._left_out):
             shown = f" ({few(missing)})" if images else ""
-            fault = f"no image of {self.title} is there{shown}"
-            raise DataError(f"{self.root}: {fault}: copy the images into the folder")
+            raise DataError(f"{self.root}: no image of {self.title} is there{shown}: add them")
         if not self._classes:
             for name in sorted(self.class_names, key=natural_key):
                 self.add_class(name)
@@ -648,14 +646,10 @@ class Writer(ABC):
     has_background: ClassVar[bool] = False  # whether pixels can have a class without an object
     has_overlaps: ClassVar[bool] = True
     has_crowds: ClassVar[bool] = False
-    scratch: ClassVar[str] = ""  # folder of files that :meth:`common_files` alone needs
 
     def __init__(self, classes: Sequence[AnnotatedClass]) -> None:
-        row_of_id = {
-            class_id: row
-            for class_id, row in enumerate(classes)
-            if self.has_background or row.name not in BACKGROUND
-        }
+        left_out = () if self.has_background else BACKGROUND
+        row_of_id = {k: row for k, row in enumerate(classes) if row.name not in left_out}
         self.classes = [*row_of_id.values()]
         self.class_ids = {class_id: k for k, class_id in enumerate(row_of_id)}
         """The ids in the files by those of the data set."""
@@ -676,12 +670,8 @@ class Writer(ABC):
     def encode(self, entry: Entry) -> tuple[bytes, ...]:
         """Returns the content of the label files of an image."""
 
-    def common_files(self, out: Path, names: Names) -> dict[str, bytes]:
-        """Returns the files for all images by their paths.
-
-        Args:
-            out: the folder with the label files.
-        """
+    def common_files(self, names: Names) -> dict[str, bytes]:
+        """Returns the files for all images by their paths."""
         return {self.class_list: as_lines(row.name for row in self.classes)}
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter
 from dpt.data.annotations import base
 from dpt.data.formats import io, rle, rules
 from dpt.data.splits import split_word
-from dpt.files import DataError, few, parse_as, parse_json, path_below, plural, read_bytes
+from dpt.files import DataError, few, parse_as, path_below, plural, read_bytes
 from dpt.types.samples import Rle
 from dpt.validation import Plain
 
@@ -222,8 +222,7 @@ class CocoFile:
         without_mask = [str(segment.id) for segment in segments if not segment.outlines]
         if without_mask:
             if not any(image.objects for image in images):
-                fault = "boxes, but no masks: add polygons or RLE to them"
-                raise base.NoMasksError(f"{self.path}: {fault}")
+                raise base.NoMasksError(f"{self.path}: boxes, but no masks: add polygons or RLE")
             what = f"{plural(len(without_mask), 'object')} without a mask (id {few(without_mask)})"
             self.notes.append(f"{what} left out: {self.path}")
         return images
@@ -268,8 +267,7 @@ class CocoFormat(base.AnnotationFormat):
             shared = [path for path in paths.values() if path in source_of_image]
             if shared:
                 both = f"{source_of_image[shared[0]]} and {source}"
-                remedy = f"choose one by data.annotation_files={source}"
-                raise DataError(f"{root}: {both} both have {shared[0]}: {remedy}")
+                raise DataError(f"{root}: {both} have {shared[0]}: set data.annotation_files")
             source_of_image |= dict.fromkeys(paths.values(), source)
             classes = content.classes(used_names)
             for row in classes.values():
@@ -303,23 +301,29 @@ class CocoWriter(base.Writer):
     """Instances: polygons where an object has no hole, otherwise RLE."""
 
     name = "coco"
-    label_files = ("parts/{split}/{name}.json",)
-    scratch = "parts"
+    label_files = ()
     has_crowds = True
 
+    def __init__(self, classes: Sequence[base.AnnotatedClass]) -> None:
+        super().__init__(classes)
+        self._images: dict[str, list[Plain]] = defaultdict(list)  # by split
+        self._annotations: dict[str, list[Plain]] = defaultdict(list)
+
     def encode(self, entry: base.Entry) -> tuple[bytes, ...]:
+        images, annotations = self._images[entry.split], self._annotations[entry.split]
         height, width = entry.size
         path = self.image_path(entry.name, entry.split).removeprefix("images/")
         image = {"file_name": path + entry.image.suffix, "height": height, "width": width}
-        rows: list[Plain] = []
+        images.append({"id": 1 + len(images), **image})
         for item in entry.objects:
-            row: Plain = {"category_id": 1 + self.class_ids[item.class_id], "area": item.area}
+            row: Plain = {"id": 1 + len(annotations), "image_id": len(images)}
+            row |= {"category_id": 1 + self.class_ids[item.class_id], "area": item.area}
             row |= {"bbox": coco.toBbox(item.mask).tolist(), "iscrowd": int(item.is_crowd)}
             row["segmentation"] = _segmentation(item.mask, as_runs=item.is_crowd)
-            rows.append(row)
-        return (json.dumps({"image": image, "annotations": rows}).encode(),)
+            annotations.append(row)
+        return ()
 
-    def common_files(self, out: Path, names: base.Names) -> dict[str, bytes]:
+    def common_files(self, names: base.Names) -> dict[str, bytes]:
         categories = [
             {"id": k, "name": row.name, "supercategory": "", "isthing": int(row.is_thing)}
             | {"color": row.color}
@@ -327,17 +331,8 @@ class CocoWriter(base.Writer):
         ]
         files: dict[str, bytes] = {}
         for split in names:
-            images: list[Plain] = []
-            annotations: list[Plain] = []
-            for name in names[split]:
-                path = out / self.label_paths(name, split)[0]
-                part = parse_json(read_bytes(path), path)
-                images.append({"id": 1 + len(images), **part["image"]})
-                for row in part["annotations"]:
-                    number = 1 + len(annotations)
-                    annotations.append({"id": number, "image_id": len(images), **row})
-            content = {"info": {}, "licenses": [], "images": images}
-            content |= {"annotations": annotations, "categories": categories}
+            content = {"info": {}, "licenses": [], "images": self._images[split]}
+            content |= {"annotations": self._annotations[split], "categories": categories}
             files[f"annotations/instances_{split}.json"] = json.dumps(content).encode()
         return files
 

@@ -176,11 +176,9 @@ class Conversion:
 
     def finish(self) -> None:
         """Writes the files for all images."""
-        files = self._writer.common_files(self._out, self._names)
+        files = self._writer.common_files(self._names)
         for path, content in files.items():
             write_bytes(self._out / path, content)
-        if self._writer.scratch:
-            shutil.rmtree(self._out / self._writer.scratch)
 
     def report(self, out: Path) -> list[str]:
         """Returns a line for each thing that the format does not hold, and one for the result in

@@ -64,8 +64,7 @@ class CvatFormat(base.AnnotationFormat):
 
 def _add_content(reading: base.Reading, source: str, content: ElementTree.Element) -> None:
     if content.find("track") is not None:
-        fault, remedy = "tracks of a video, not of images", 'export "CVAT for images 1.1"'
-        raise DataError(f"{reading.root / source}: {fault}: {remedy}")
+        raise DataError(f"{reading.root / source}: tracks of a video: export CVAT for images 1.1")
     for label in content.iterfind("meta//label"):
         if label.find("parent") is None:  # no point of a skeleton
             reading.add_class(label.findtext("name", ""), color=label.findtext("color", ""))

@@ -129,18 +129,17 @@ class VocWriter(FolderWriter):
         numbers = np.unique(objects, return_inverse=True)[1].reshape(objects.shape)
         numbers += objects.min() > 0
         if numbers.max() >= IGNORE_INDEX:
-            fault = f"{numbers.max()} objects, in VOC's format at most {IGNORE_INDEX - 1}"
+            fault = f"more than {IGNORE_INDEX - 1} objects, the limit of VOC's format"
             raise DataError(f"{entry.image}: {fault}: choose another format")
         numbers[labels == IGNORE_INDEX] = IGNORE_INDEX
         colors = [row.color for row in self.classes]
         pictures = _picture(labels, colors), _picture(numbers.astype(np.uint8), _VOC_COLORS)
         return pictures[: len(self.label_files)]
 
-    def common_files(self, out: Path, names: base.Names) -> dict[str, bytes]:
+    def common_files(self, names: base.Names) -> dict[str, bytes]:
         rows = [f"{row.name}:{','.join(map(str, row.color))}::" for row in self.classes]
-        lists = {
-            f"ImageSets/Segmentation/{split}.txt": base.as_lines(names[split]) for split in names
-        }
+        folder = "ImageSets/Segmentation"
+        lists = {f"{folder}/{split}.txt": base.as_lines(names[split]) for split in names}
         return {"labelmap.txt": base.as_lines(["# label:color_rgb:parts:actions", *rows]), **lists}
 
 

@@ -102,8 +102,8 @@ class ViaFormat(base.AnnotationFormat):
                     continue
                 if image in rows:
                     fault = f"{row.filename} is in another file or row, too"
-                    remedy = "set data.annotation_files to the right file"
-                    raise DataError(f"{reading.root / source}: {fault}: {remedy}")
+                    path = reading.root / source
+                    raise DataError(f"{path}: {fault}: set data.annotation_files to the right file")
                 rows[image] = row
         regions = [region for row in rows.values() for region in row.every_region]
         attribute = _ClassAttribute("", _ONE_CLASS)
@@ -137,8 +137,7 @@ def _class_attribute(regions: Sequence[_Region], source: Path) -> _ClassAttribut
     names = [*columns]
     if len(names) > 1 and _CLASS_ATTRIBUTE not in names:
         fault = f"the attributes {few(names, 6)} of regions could each be the class"
-        remedy = f"rename the one that is to {_CLASS_ATTRIBUTE!r}, or remove the others"
-        raise DataError(f"{source}: {fault}: {remedy}")
+        raise DataError(f"{source}: {fault}: rename the one that is to {_CLASS_ATTRIBUTE!r}")
     name = _CLASS_ATTRIBUTE if len(names) > 1 else names[0]
     classes = {text for texts in columns[name] if texts for text in texts}
     return _ClassAttribute(name, classes.pop() if len(classes) == 1 else None)

@@ -85,8 +85,7 @@ class YoloFormat(base.AnnotationFormat):
         yaml_files = yaml_files or _settings_files(root, reading.files)
         settings, splits = _Settings(), {}
         if len(yaml_files) > 1:
-            fault = f"{few(yaml_files)} each name classes"
-            raise DataError(f"{root}: {fault}: set data.annotation_files to one of them")
+            raise DataError(f"{root}: set data.annotation_files to one of {few(yaml_files)}")
         if yaml_files:
             path = root / yaml_files[0]
             settings = validate(_Settings, read_yaml(path), str(path))
@@ -244,7 +243,7 @@ class YoloWriter(base.Writer):
             lines.append(f"{self.class_ids[item.class_id]} {numbers}\n")
         return ("".join(lines).encode(),)
 
-    def common_files(self, out: Path, names: base.Names) -> dict[str, bytes]:
+    def common_files(self, names: base.Names) -> dict[str, bytes]:
         content: Plain = {split: f"images/{split}" for split in names}
         content["names"] = {k: row.name for k, row in enumerate(self.classes)}
         text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
