@@ -15,6 +15,7 @@ import torch.utils.data
 from dpt.data.formats.bands import FilePart
 from dpt.data.formats.pictures import ExifRule
 from dpt.data.formats.rules import DepthRule, LabelRule
+from dpt.data.view import MAP_FILLS
 from dpt.files import DataError, few
 from dpt.geometry import Camera, aspects_agree
 from dpt.types.samples import IGNORE_INDEX, NO_CLASS, DatasetInfo, Sample
@@ -293,17 +294,6 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
-MAP_TYPES: dict[str, np.dtype] = {
-    "labels": np.dtype(np.uint8),
-    "objects": np.dtype(np.uint16),
-    "depth": np.dtype(np.float32),
-    "prompt": np.dtype(np.float32),
-    "valid": np.dtype(bool),
-    "normals": np.dtype(np.float32),
-}
-"""The type of each map of a sample."""
-
-
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     """Raises DataError if a size or dtype is wrong."""
     name, image = sample.get("name", "a sample"), sample["image"]
@@ -312,12 +302,14 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     if not is_rgb and not is_bands:
         fault = f"image is {image.dtype} {image.shape}"
         raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
-    maps = {key: np.asarray(array) for key, array in sample.items() if key in MAP_TYPES}
+    types: dict[str, np.dtype] = {key: fill.dtype for key, fill in MAP_FILLS.items()}
+    types["prompt"] = np.dtype(np.float32)
+    maps = {key: np.asarray(array) for key, array in sample.items() if key in types}
     for key, array in maps.items():
         has_shape = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
-        if array.dtype != MAP_TYPES[key] or not has_shape:
+        if array.dtype != types[key] or not has_shape:
             form = {"normals": "(H, W, 3)"}.get(key, "(H, W)")
-            fault = f"{key} is {array.dtype} {array.shape}, must be {MAP_TYPES[key]} {form}"
+            fault = f"{key} is {array.dtype} {array.shape}, must be {types[key]} {form}"
             raise DataError(f"{name}: {fault}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dpt.data.base import MAP_TYPES, Augmented, Dataset, Transform
+from dpt.data.base import Augmented, Dataset, Transform
 from dpt.data.transforms import paste_parts
 from dpt.data.view import MAP_FILLS, MapName
 from dpt.files import DataError
@@ -146,9 +146,8 @@ def collate_train(samples: Sequence[Sample], targets: Collection[str | None]) ->
         batch["inside"] = torch.from_numpy(np.stack(inside))
     if "views" in samples[0]:
         large, small = zip(*(s["views"] for s in samples), strict=True)
-        batch["views"] = RandomViews(
-            _stack_images(large), None if small[0] is None else _stack_images(small)
-        )
+        crops = None if small[0] is None else _stack_images(small)
+        batch["views"] = RandomViews(_stack_images(large), crops)
     return paste_parts(batch, samples)
 
 
@@ -182,16 +181,16 @@ def _map_keys(targets: Collection[str | None]) -> list[MapName]:
 
 def _maps(samples: Sequence[Sample], key: MapName | Literal["prompt"]) -> list[Tensor]:
     """Returns a map of each sample, (H, W) or (3, H, W)."""
-    fill, dtype = 0.0 if key == "prompt" else MAP_FILLS[key], MAP_TYPES[key]
+    fill: np.generic = np.float32(0) if key == "prompt" else MAP_FILLS[key]
     if key == "objects":  # -1 in images that lack them
-        fill, dtype = -1, np.dtype(np.int32)
+        fill = np.int32(-1)
     tensors = []
     for sample in samples:
         if key in sample:
-            array: np.ndarray = sample[key].astype(dtype, copy=False)
+            array: np.ndarray = sample[key].astype(fill.dtype, copy=False)
         else:
             shape = sample["image"].shape[:2]
-            array = np.full((*shape, 3) if key == "normals" else shape, fill, dtype)
+            array = np.full((*shape, 3) if key == "normals" else shape, fill)
         tensors.append(as_tensor(array).permute(2, 0, 1) if key == "normals" else as_tensor(array))
     return tensors
 

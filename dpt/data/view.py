@@ -4,6 +4,7 @@ OpenCV's (width, height) order stays in this file.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import cv2
@@ -42,10 +43,8 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
         return _cubic_in_float(image, size)
     factor = whole_factor(image.shape[:2], size) if rule == "train" else 1
     if factor > 1 and image.shape[0] % factor == image.shape[1] % factor == 0:
-        small = (image.shape[1] // factor, image.shape[0] // factor)
-        image = by_four_bands(
-            image, lambda bands: cv2.resize(bands, small, interpolation=cv2.INTER_AREA)
-        )
+        small = image.shape[0] // factor, image.shape[1] // factor
+        image = _resize_by_opencv(image, small, cv2.INTER_AREA)
         factor = 1
     if image.shape[:2] == tuple(size):
         return image
@@ -54,9 +53,12 @@ def resize_image(image: np.ndarray, size: tuple[int, int], rule: str = "train") 
     method = cv2.INTER_CUBIC if rule == "cubic" else cv2.INTER_LINEAR
     if factor > 1 or (rule == "area" and np.less(size, image.shape[:2]).any()):
         method = cv2.INTER_AREA
-    return by_four_bands(
-        image, lambda bands: cv2.resize(bands, (size[1], size[0]), interpolation=method)
-    )
+    return _resize_by_opencv(image, size, method)
+
+
+def _resize_by_opencv(image: np.ndarray, size: tuple[int, int], method: int) -> np.ndarray:
+    resize = partial(cv2.resize, dsize=(size[1], size[0]), interpolation=method)
+    return by_four_bands(image, resize)
 
 
 def _cubic_in_float(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -113,14 +115,14 @@ def whole_factor(size: tuple[int, int], target: tuple[int, int]) -> int:
 GREY = 128
 """The value of RGB pixels of a view that lie outside the image; there, bands have no data (NaN)."""
 MapName = Literal["labels", "objects", "depth", "valid", "normals"]
-MAP_FILLS: dict[MapName, float] = {
-    "labels": IGNORE_INDEX,
-    "objects": 0,
-    "depth": 0,
-    "valid": False,
-    "normals": 0,
+MAP_FILLS: dict[MapName, np.generic] = {
+    "labels": np.uint8(IGNORE_INDEX),
+    "objects": np.uint16(0),
+    "depth": np.float32(0),
+    "valid": np.bool_(False),
+    "normals": np.float32(0),
 }
-"""The values of the maps outside the image."""
+"""The values of the maps outside the image, in the types of the maps."""
 Resize = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
 _MAX_SIDE = 2**15 - 2
 """Longest side of an array that OpenCV 4 warps, in pixels."""
@@ -136,7 +138,7 @@ def view_sample(sample: Sample, view: View) -> Sample:
     height, width = sample["image"].shape[:2]
     for name, fill in MAP_FILLS.items():
         if name in sample:
-            out[name] = view_map(resize_map(sample[name], (height, width)), view, fill)
+            out[name] = view_map(resize_map(sample[name], (height, width)), view, fill.item())
     if "prompt" in sample:
         whole = View.of_window(Window(0, 0, *sample["prompt"].shape), (height, width))
         out["prompt"] = view_points(sample["prompt"], whole.then(view))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from pydantic import Field
@@ -24,11 +24,6 @@ from dpt.plugins import register
 from dpt.types.samples import DatasetInfo, ObjectMask, Sample
 
 PICTURES = (*io.IMAGE_SUFFIXES, *io.UNREAD_SUFFIXES)
-_IMAGE_LABELS: tuple[Literal["class_id", "value", "caption"], ...] = (
-    "class_id",
-    "value",
-    "caption",
-)
 MAX_OBJECTS = 65535
 """Largest number of objects in an image."""
 
@@ -247,8 +242,7 @@ class FileDataset(Dataset):
         if self.is_train and (self.labelled is not None or self.unlabelled):
             files = self._of_labels(files)
         if not files:
-            fault = f"data.gap={self.gap}, data.labelled={self.labelled} or data.unlabelled="
-            raise DataError(f"{fault}{str(self.unlabelled).lower()} leaves no image: change it")
+            raise DataError("data.gap, data.labelled or data.unlabelled leaves no image: change it")
         return files
 
     def _of_labels(self, files: Sequence[Files]) -> list[Files]:
@@ -317,8 +311,7 @@ class FileDataset(Dataset):
         if self.normals_from_depth is None or "depth" not in sample:
             return sample
         if "K" not in sample:
-            fault = "normals need the camera, which is unknown"
-            raise DataError(f"{sample['name']}: {fault}: leave data.normals_from_depth out")
+            raise DataError(f"{sample['name']}: no camera: leave data.normals_from_depth out")
         depth, valid = sample["depth"], sample["valid"]
         height, width = sample["image"].shape[:2]
         K = Camera(sample["K"], (height, width)).resized(depth.shape).K
@@ -347,9 +340,8 @@ class FileDataset(Dataset):
         camera_source = self.camera_source(index)
         if camera_source is not None:
             sample["K"] = camera_source.camera(files.image, image.shape[:2]).K
-        for key in _IMAGE_LABELS:
-            if getattr(files, key) is not None:
-                sample[key] = getattr(files, key)
+        labels = {"class_id": files.class_id, "value": files.value, "caption": files.caption}
+        sample.update(cast(Sample, {k: v for k, v in labels.items() if v is not None}))
         return sample
 
     def _add_maps(self, sample: Sample, maps: RawMaps, files: Files) -> None:
@@ -461,8 +453,7 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
         present, positions = np.unique(ids, return_inverse=True)
         ids = positions.reshape(ids.shape) + (present[0] != 0)
         if ids.max() > MAX_OBJECTS:
-            fault = f"{len(present)} objects, at most {MAX_OBJECTS} in an image"
-            raise DataError(f"{source}: {fault}: cut it into parts")
+            raise DataError(f"{source}: more than {MAX_OBJECTS} objects: cut it into parts")
     is_present = np.bincount(ids.ravel().astype(np.int64)) > 0  # faster than to sort all pixels
     is_present[0] = False
     return is_present.cumsum().astype(np.uint16)[ids]
@@ -475,9 +466,8 @@ def _invalidate(sample: Sample, missing: np.ndarray) -> None:
     for key, fill in MAP_FILLS.items():
         if key in sample:
             values = sample[key]
-            sample[key] = np.where(
-                resize_map(missing, values.shape), values.dtype.type(fill), values
-            )
+            is_missing = resize_map(missing, values.shape)
+            sample[key] = np.where(is_missing, fill, values)
 
 
 def _shrink(sample: Sample, cover: Sequence[int]) -> None:
