@@ -78,7 +78,7 @@ def test_transparent_pixels_of_masks_are_unlabelled(tmp_path, mode, suffix):
     with_alpha(pixels, ~CLEAR * 255).save(path, **LOSSLESS)
     labels = io.read_labels(path, colors=colors)
     assert np.array_equal(labels, np.where(CLEAR, TRANSPARENT, ids.astype(int)))
-    assert sum(io.label_values(path, colors=colors).values()) == (~CLEAR).sum()
+    assert sum(io.label_values(path).values()) == (~CLEAR).sum()
     assert (io.read_objects(path)[CLEAR] == 0).all()
     for rule in (LabelRule(num_classes=3), LabelRule(label_map=[0, 1, 2])):
         assert np.array_equal(rule(labels, source=""), np.where(CLEAR, 255, ids))

@@ -37,23 +37,17 @@ class FileListDataset(FolderDataset):
         for line in read_list(path):
             names = [word.lstrip("/") for word in line.split()[:2]]
             if len(names) < 2:
-                fault = f"line {line!r} must be the path of an image and that of its depth file"
-                raise DataError(f"{path}: {fault}: correct it")
+                raise DataError(f"{path}: {line!r} must name an image and its depth: correct it")
             image, depth = names
             if depth != "None":
-                files.append(
-                    Files(self.find_image(image, path), depth=self.find_depth(depth, path))
-                )
+                photo = self.find_file(self.images, image, path)
+                files.append(Files(photo, depth=self.find_file(self.depth, depth, path)))
         remedy = "check data.root, data.images and data.depth"
         return require_files(files, source=path, remedy=remedy)
 
-    def find_image(self, name: str, source: Path) -> Path:
-        """Returns the image that a line of ``source`` names."""
-        return self.file_below(self.path_of(self.images), name, source)
-
-    def find_depth(self, name: str, source: Path) -> Path:
-        """Returns the depth file that a line of ``source`` names."""
-        return self.file_below(self.path_of(self.depth), name, source)
+    def find_file(self, template: str, name: str, source: Path) -> Path:
+        """Returns the file below a folder that a line of ``source`` names."""
+        return self.file_below(self.path_of(template), name, source)
 
 
 @register("kitti")
@@ -72,10 +66,12 @@ class KittiDataset(FileListDataset):
 
     crop: Literal["kb"] | None = None
 
-    def find_image(self, name: str, source: Path) -> Path:
-        image = super().find_image(name, source)
-        paths = (image, image.with_suffix(".jpg"))
-        return next((path for path in paths if path.is_file()), image)
+    def find_file(self, template: str, name: str, source: Path) -> Path:
+        folder = self.path_of(template)
+        folders = (folder, folder / "train", folder / "val")
+        paths = [self.file_below(folder, name, source) for folder in folders]
+        paths += [path.with_suffix(".jpg") for path in paths]
+        return next((path for path in paths if path.is_file()), paths[0])
 
     def camera_source(self, index: int) -> CameraSource | None:
         chosen = super().camera_source(index)
@@ -84,12 +80,6 @@ class KittiDataset(FileListDataset):
         if chosen is not None or not path.is_file():
             return chosen
         return _rectified_camera(path, image.parents[1].name[-2:])
-
-    def find_depth(self, name: str, source: Path) -> Path:
-        folder = self.path_of(self.depth)
-        folders = (folder, folder / "train", folder / "val")
-        paths = [self.file_below(folder, name, source) for folder in folders]
-        return next((path for path in paths if path.is_file()), paths[0])
 
     def read_sample(self, index: int) -> Sample:
         sample = super().read_sample(index)

@@ -244,8 +244,7 @@ def _choose(path: str | Path, shapes: Mapping[str, Sequence[int]], key: str | No
     names = maps or [*shapes]  # not single numbers and lists beside a map
     if len(names) != 1:
         present = f"several arrays ({few(names, 8)})" if names else "no array of numbers"
-        remedy = "set data.array_key or data.depth_key to a name, or save one"
-        raise DataError(f"{path}: holds {present}: {remedy}")
+        raise DataError(f"{path}: holds {present}: set data.array_key or data.depth_key to one")
     return names[0]
 
 

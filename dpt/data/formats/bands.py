@@ -87,8 +87,8 @@ def read_bands(path: str | Path, part: FilePart, *, data: bytes | None = None) -
         return every_band
     chosen, values = [int(band) for band in part.bands], every_band.values
     if max(chosen) >= values.shape[2]:
-        fault = f"holds {values.shape[2]} bands, from 0, not data.bands={chosen}"
-        raise DataError(f"{path}: {fault}: choose others, or data.bands=all")
+        last = values.shape[2] - 1
+        raise DataError(f"{path}: has the bands 0 to {last}, not data.bands={chosen}: correct it")
     missing = every_band.missing[..., chosen]
     return Bands(path, np.ascontiguousarray(values[..., chosen]), missing)
 
@@ -122,8 +122,7 @@ def _bands_last(path: str | Path, array: np.ndarray) -> np.ndarray:
     if array.ndim == 2:
         return array[..., None]
     if array.ndim != 3 or not array.size:
-        fault = f"its array is {array.shape}, not (H, W, C) or (C, H, W)"
-        raise DataError(f"{path}: {fault}: reshape it")
+        raise DataError(f"{path}: is {array.shape}, not (H, W, C) or (C, H, W): reshape it")
     return array if array.shape[:2] == size_of(array.shape) else np.moveaxis(array, 0, -1)
 
 
@@ -241,6 +240,5 @@ def open_raster(path: Path, part: FilePart) -> Iterator[Raster]:
             header = header_of(path) or Header((source.height, source.width))
             is_turned = header.orientation != 1 and not header.is_georeferenced
             if is_turned or source.tags().get("EXIF_Orientation", "1") != "1":
-                remedy = "save it as it is shown, as a TIFF or PNG file"
-                raise DataError(f"{path}: is stored turned, and windows are not turned: {remedy}")
+                raise DataError(f"{path}: is stored turned: save it as shown, as TIFF or PNG")
             yield Raster(path, part, source)

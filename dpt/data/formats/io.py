@@ -302,22 +302,19 @@ def read_objects(path: str | Path, *, part: FilePart = _WHOLE) -> np.ndarray:
 def label_values(
     path: str | Path,
     *,
-    colors: Sequence[Sequence[int]] = (),
     part: FilePart = _WHOLE,
     use_palette: bool = False,
 ) -> dict[tuple[int, ...], int]:
     """Counts the opaque pixels of a label file by class id ``(i,)`` or by colour ``(r, g, b)``.
 
     Args:
-        colors: see :func:`read_labels`; without them the colours of RGB files are counted.
         use_palette: see :func:`_with_colors`.
     """
     labels, clear = _read_stored_labels(path, part, use_palette=use_palette, code=part.code)
     labels = labels if clear is None else labels[~clear][None]
-    if labels.ndim == 3 and not colors:
+    if labels.ndim == 3:
         return count_colors(path, labels)
-    ids = ids_of_colors(path, labels, colors, None) if labels.ndim == 3 else labels
-    values, counts = np.unique(ids, return_counts=True)
+    values, counts = np.unique(labels, return_counts=True)
     return {(i,): n for i, n in zip(values.tolist(), counts.tolist(), strict=True)}
 
 

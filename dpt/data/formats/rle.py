@@ -74,8 +74,7 @@ def encode_rings(polygons: Sequence[np.ndarray], size: tuple[int, int]) -> Rle:
     # pycocotools needs memory and time that grow with the outline, and checks neither
     corners, side = np.concatenate(inside), max(size)
     if not ((corners >= -side) & (corners <= 2 * side)).all() or outline > _MOST_OUTLINE:
-        fault = f"is far outside the image of {height}x{width}, or longer than {_MOST_OUTLINE}"
-        raise ValueError(f"the outline of a polygon {fault}")
+        raise ValueError("the outline of a polygon is far outside the image, or too long")
     return merge_masks(coco.frPyObjects([ring.ravel().tolist() for ring in inside], *size))
 
 

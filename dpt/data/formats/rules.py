@@ -279,9 +279,8 @@ def _count_classes(count: int | None, *tables: Sequence[object]) -> int:
     sizes = {len(table) for table in tables if table}
     count = next(iter(sizes), 0) if count is None else count
     if not sizes <= {count} or not 1 <= count <= 255:
-        fault = f"data.num_classes={count} must lie in 1..255, and data.label_map"
-        remedy = "dpt fit DIR --plan prints the classes of masks"
-        raise DataError(f"{fault} and data.class_names have a row for each class: {remedy}")
+        fault = f"data.num_classes={count}, of 1 to 255, data.label_map and data.class_names"
+        raise DataError(f"{fault} must agree: dpt fit DIR --plan prints the classes of masks")
     return count
 
 
@@ -289,8 +288,7 @@ def _color_table(colors: Sequence[Sequence[int]], last_id: int) -> tuple[tuple[i
     """Returns RGB rows; DataError if they are none, or too few for ids up to ``last_id``."""
     levels = [level for row in colors for level in row]
     if colors and (len(colors) <= last_id or {*map(len, colors)} != {3} or not {*levels} <= _BYTE):
-        rows = f"a row [r,g,b] of numbers in 0..255 for each id 0..{last_id}"
-        raise DataError(f"data.label_colors must have {rows}, not {len(colors)} rows")
+        raise DataError(f"data.label_colors must have [r,g,b] of 0..255 for each id 0..{last_id}")
     return tuple((int(r), int(g), int(b)) for r, g, b in colors)
 
 
@@ -301,8 +299,7 @@ def _rows(label_map: LabelMap) -> tuple[tuple[int, ...], ...]:
     rows = tuple((row,) if isinstance(row, int) else tuple(row) for row in lists)
     ids = [i for row in rows for i in row]
     if not rows or not all(rows) or len({*ids}) < len(ids) or not {*ids} <= {*range(_IDS)}:
-        rule = "ids in 0..65535 for each class, each once, as 1-150 or [7,8,[11,12]]"
-        raise DataError(f"data.label_map must have {rule}")
+        raise DataError("data.label_map must have ids in 0..65535, each once, as [7,8,[11,12]]")
     return rows
 
 

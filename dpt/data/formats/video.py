@@ -12,10 +12,8 @@ from dpt.files import COPY_AGAIN, DataError, check_pixels, open_file, printable
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 # Containers only: FFmpeg's other formats are lists of further files and addresses, which it opens.
-os.environ.setdefault(
-    "OPENCV_FFMPEG_CAPTURE_OPTIONS",
-    "format_whitelist;mov,avi,matroska,mpegts,mpeg,flv,asf|protocol_whitelist;file",
-)
+_CONTAINERS = "format_whitelist;mov,avi,matroska,mpegts,mpeg,flv,asf|protocol_whitelist;file"
+os.environ.setdefault("OPENCV_FFMPEG_CAPTURE_OPTIONS", _CONTAINERS)
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # else it logs each damaged block
 _WHOLE = 0.9
 """A video with a smaller fraction of its announced frames is damaged; headers are approximate."""
@@ -61,14 +59,12 @@ class VideoReader:
                 count += 1
                 shape = shape or frame.shape
                 if frame.shape != shape:
-                    fault = f"frame {count} has another size than the first"
-                    raise DataError(f"{self.path}: {fault}: convert it")
+                    raise DataError(f"{self.path}: frame {count} has another size: convert it")
                 yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB, dst=frame)
         finally:
             self._capture.release()
         if count == 0 or count < _WHOLE * self.announced:
-            fault = f"only {count} of {self.announced} frames can be decoded"
-            raise DataError(f"{self.path}: {fault}: {COPY_AGAIN}")
+            raise DataError(f"{self.path}: only {count} of {self.announced} frames: {COPY_AGAIN}")
 
 
 class VideoWriter:
@@ -105,5 +101,4 @@ class VideoWriter:
         stored = int(check.get(cv2.CAP_PROP_FRAME_COUNT)) if check.isOpened() else 0
         check.release()
         if stored != self.count:
-            fault = f"holds {stored} of {self.count} frames; is the disk full?"
-            raise OSError(errno.EIO, fault, self.path)
+            raise OSError(errno.EIO, "frames are missing; is the disk full?", self.path)
