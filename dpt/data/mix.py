@@ -66,9 +66,8 @@ class MixDataset(Dataset):
     def _take_attributes(self, sets: Mapping[str, Dataset]) -> None:
         """Sets what describes a data set from what its sets have."""
         self.info = _common_info({name: dataset.info for name, dataset in sets.items()})
-        self.class_id_names = _common_classes(
-            {n: d.class_id_names for n, d in sets.items() if "class_id" in d.info.targets}
-        )
+        names = {n: d.class_id_names for n, d in sets.items() if "class_id" in d.info.targets}
+        self.class_id_names = _common_classes(names)
         images, maps = zip(*(dataset.unpaired for dataset in self.sets), strict=True)
         self.unpaired = [*dict.fromkeys(chain(*images))], [*dict.fromkeys(chain(*maps))]
         self.notes = [note for dataset in self.sets for note in dataset.notes]
@@ -189,21 +188,15 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     things = {info.things for info in infos.values() if info.things}
     if len(things) > 1:
         raise DataError("data.sets differ in the classes that are things: set data.things of each")
-    low, high = _depth_range([info for info in infos.values() if "depth" in info.targets])
+    with_depth = [info for info in infos.values() if "depth" in info.targets]
     return DatasetInfo(
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
         palette=palettes[0] if palettes else (),
         things=next(iter(things), ()),
-        min_depth=low,
-        max_depth=high,
+        min_depth=min((i.min_depth for i in with_depth), default=DatasetInfo.min_depth),
+        max_depth=max((i.max_depth for i in with_depth if i.max_depth), default=None),
     )
-
-
-def _depth_range(infos: Sequence[DatasetInfo]) -> tuple[float, float | None]:
-    """Returns the smallest ``min_depth``, and the largest ``max_depth`` if any is known."""
-    high = max((info.max_depth for info in infos if info.max_depth), default=None)
-    return min((info.min_depth for info in infos), default=DatasetInfo.min_depth), high
 
 
 def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import cv2
 import numpy as np
@@ -54,9 +54,8 @@ def change_colors(
         hue: turns about the grey axis (``hueRotate`` of SVG); a third maps red to about green.
     """
     angle = -2 * np.pi * hue  # the axes I and Q are in the opposite order of hues
-    turn = np.array(
-        [[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]]
-    )
+    cos, sin = np.cos(angle), np.sin(angle)
+    turn = np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]])
     matrix = np.linalg.inv(_YIQ) @ turn @ _YIQ
     matrix = matrix @ (saturation * np.eye(3) + (1 - saturation) * np.tile(LUMA, (3, 1)))
     middle = brightness * float(LUMA @ cv2.mean(image)[:3])
@@ -154,9 +153,7 @@ def make_pixel_transform(settings: PlainMapping, where: str) -> ImageOnlyTransfo
     except Exception as error:  # of any of 60 classes
         raise ValueError(f"{where}: {' '.join(str(error).split())[:400]}") from error
     if result.shape != image.shape or result.dtype != image.dtype:
-        raise ValueError(
-            f"{where}: its result is {result.dtype} {result.shape}, must be an RGB image of 8 bits"
-        )
+        raise ValueError(f"{where}: its result must be an RGB image of 8 bits and the same size")
     return step
 
 
@@ -183,10 +180,6 @@ def draw_points(
     prompt = np.zeros(depth.shape, np.float32)
     prompt.flat[chosen] = depth.flat[chosen]
     return prompt
-
-
-_PASTED: tuple[Literal["image", "labels", "depth", "valid", "normals"], ...]
-_PASTED = ("image", "labels", "depth", "valid", "normals")
 
 
 def draw_part(sample: Sample, random: np.random.Generator) -> np.ndarray:
@@ -233,7 +226,7 @@ def paste_parts(batch: Batch, samples: Sequence[Sample]) -> Batch:
             source, pixels = sources[turn % len(sources)]
             part = torch.from_numpy(pixels)
             kept[k] |= part
-            for key in _PASTED:
+            for key in ("image", "labels", "depth", "valid", "normals"):
                 if key in batch:
                     batch[key][k] = torch.where(part, batch[key][source], batch[key][k])
     unlabelled = torch.tensor([k in targets for k in range(len(samples))])
@@ -319,8 +312,7 @@ class TrainTransform:
                 raise ValueError(f"augment.{name}={[low, high]} must ascend")
         h, w = self._crop_size = self.crop_size or (max(1, height // 2), max(1, width // 2))
         if max(h, w) > max(height, width):
-            limit = max(height, width)
-            raise ValueError(f"augment.crop_size={[h, w]} must be at most {limit} pixels")
+            raise ValueError(f"augment.crop_size={[h, w]} must not exceed data.image_size")
         self._color_steps = make_color_steps(
             gamma=self.gamma, grayscale=self.grayscale, blur=self.blur, extra=self.extra
         )
@@ -452,9 +444,8 @@ class EvalTransform:
         height, width = sample["image"].shape[:2]
         size = self.preprocessing.bounded_size(height, width, sample.get("name", "an image"))
         out = sample.copy()
-        out["image"] = views.resize_image(
-            sample["image"], size, rule=self.preprocessing.interpolation
-        )
+        rule = self.preprocessing.interpolation
+        out["image"] = views.resize_image(sample["image"], size, rule=rule)
         if "K" in sample:
             out["K"] = Camera(sample["K"], (height, width)).resized(size).K
         if self.prompt_points and "depth" in sample and "prompt" not in sample:

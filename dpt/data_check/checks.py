@@ -137,10 +137,8 @@ def unregistered_maps(scan: Scan) -> Iterator[Finding]:
         if move and not any(finding.code == f"{kind}_unpaired" for finding in findings):
             side = max(scan.images[0][1].size)
             offset = f"({round(move.dx * side)}, {round(move.dy * side)}) pixels"
-            message = (
-                f"edges of the {_NOUNS[kind]} fit those of the images best after scaling by "
-                f"{move.scale:g} about the centre and moving by {offset}"
-            )
+            how = f"scaling by {move.scale:g} about the centre and moving by {offset}"
+            message = f"edges of the {_NOUNS[kind]} fit those of the images best after {how}"
             remedy = "check that images and labels come from one camera and were cropped alike"
             yield scan.finding("warning", f"{kind}_misregistered", message, remedy, records, ())
 

@@ -267,7 +267,9 @@ class CocoFormat(base.AnnotationFormat):
             shared = [path for path in paths.values() if path in source_of_image]
             if shared:
                 both = f"{source_of_image[shared[0]]} and {source}"
-                raise DataError(f"{root}: {both} have {shared[0]}: set data.annotation_files")
+                raise DataError(
+                    f"{root}: {both} have {shared[0]}: set data.annotation_files={source}"
+                )
             source_of_image |= dict.fromkeys(paths.values(), source)
             classes = content.classes(used_names)
             for row in classes.values():

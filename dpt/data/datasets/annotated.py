@@ -124,9 +124,7 @@ def _mask(class_id: int, item: base.Annotation, code: Rle) -> ObjectMask:
 
 def thing_flags(things: Sequence[str | int], names: Sequence[str]) -> tuple[bool, ...]:
     """Returns for each class whether it is among ``things``, names or ids."""
-    unknown = [
-        str(thing) for thing in things if thing not in names and thing not in range(len(names))
-    ]
+    unknown = [str(thing) for thing in things if thing not in {*names, *range(len(names))}]
     if unknown:
         raise DataError(f"data.things: {few(unknown)} are not classes: use {few(names)}")
     return tuple(k in things or name in things for k, name in enumerate(names))

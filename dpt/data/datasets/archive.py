@@ -40,8 +40,7 @@ def extract(archive: Path, folder: Path, unpack: Mapping[str, str]) -> int:
             _unpack_members(archive, staging, unpack)
             paths = [path for path in staging.rglob("*") if path.is_file()]
             if not paths:
-                rule = f"holds no file of {', '.join(unpack)}"
-                raise DataError(f"{archive}: {rule}: check that it is the right one")
+                raise DataError(f"{archive}: holds no file of {', '.join(unpack)}: check it")
             for path in paths:
                 target = folder / path.relative_to(staging)
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +64,11 @@ def _unpack_members(archive: Path, staging: Path, unpack: Mapping[str, str]) -> 
             continue
         target = staging.joinpath(rules[source], *names[len(source) :]).resolve()
         if not (member.is_plain and target.is_relative_to(staging)):
-            fault = "is a link or device, or leaves the folder"
-            raise DataError(f"{archive}: member {member.name!r} {fault}: not unpacked")
+            raise DataError(f"{archive}: member {member.name!r} is a link or outside: not unpacked")
         total += max(member.size, _BLOCK)
         if total > limit:
-            raise DataError(
-                f"{archive}: unpacks to more than {limit / 1e9:.1f} GB (at {member.name}), the "
-                f"free space or {MAX_RATIO} times its size: free some space, or check its source"
-            )
+            fault = f"unpacks to more than {limit / 1e9:.1f} GB (at {member.name})"
+            raise DataError(f"{archive}: {fault}: free some space, or check its source")
         target.parent.mkdir(parents=True, exist_ok=True)
         content = member.open()
         assert content is not None  # a regular file

@@ -37,7 +37,7 @@ class FileListDataset(FolderDataset):
         for line in read_list(path):
             names = [word.lstrip("/") for word in line.split()[:2]]
             if len(names) < 2:
-                raise DataError(f"{path}: {line!r} must name an image and its depth: correct it")
+                raise DataError(f"{path}: line {line!r} must name an image and its depth: mend it")
             image, depth = names
             if depth != "None":
                 photo = self.find_file(self.images, image, path)

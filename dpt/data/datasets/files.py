@@ -242,7 +242,8 @@ class FileDataset(Dataset):
         if self.is_train and (self.labelled is not None or self.unlabelled):
             files = self._of_labels(files)
         if not files:
-            raise DataError("data.gap, data.labelled or data.unlabelled leaves no image: change it")
+            fault = f"data.gap={self.gap}, data.labelled={self.labelled} or data.unlabelled="
+            raise DataError(f"{fault}{str(self.unlabelled).lower()} leaves no image: change it")
         return files
 
     def _of_labels(self, files: Sequence[Files]) -> list[Files]:
@@ -453,7 +454,9 @@ def numbered(ids: np.ndarray, source: Path | str) -> np.ndarray:
         present, positions = np.unique(ids, return_inverse=True)
         ids = positions.reshape(ids.shape) + (present[0] != 0)
         if ids.max() > MAX_OBJECTS:
-            raise DataError(f"{source}: more than {MAX_OBJECTS} objects: cut it into parts")
+            raise DataError(
+                f"{source}: {len(present)} objects, over {MAX_OBJECTS}: cut it into parts"
+            )
     is_present = np.bincount(ids.ravel().astype(np.int64)) > 0  # faster than to sort all pixels
     is_present[0] = False
     return is_present.cumsum().astype(np.uint16)[ids]

@@ -215,10 +215,7 @@ class FolderDataset(FileDataset):
             paths = scan(folder, name, suffixes, option=option)
             if paths.keys().isdisjoint(keys):
                 names = f"such as {keys[0]}, with a file of {folder}, such as {next(iter(paths))}"
-                remedy = "so that %stem is what they have in common"
-                raise DataError(
-                    f"no image pairs, {names}: set data.images_name and {option} {remedy}"
-                )
+                raise DataError(f"no image pairs, {names}: set data.images_name and {option}")
             every_map.append(_Maps(kind, is_of_split, paths))
         return every_map
 
@@ -241,8 +238,7 @@ class FolderDataset(FileDataset):
             shared = [key for key in images if key in maps and key in other_images]
             if shared:
                 pair = f"{images[shared[0]]} and {other_images[shared[0]]}"
-                fault = f"{maps[shared[0]]} pairs with {pair}"
-                raise DataError(f"{fault}: give each split its own labels")
+                raise DataError(f"{maps[shared[0]]} pairs with {pair}: give each split its labels")
 
     def _without_unlabelled(self, files: list[Files], stray: Sequence[Path] = ()) -> list[Files]:
         """Returns ``files``; ``missing=skip`` leaves out those with neither labels nor depth."""
@@ -367,8 +363,7 @@ class FolderDataset(FileDataset):
         chosen = [path for path, split in split_of_path.items() if split == self.split_on_disk]
         if not chosen:
             names = ", ".join(sorted({*split_of_path.values()} - {""}))
-            key = f"data.split_names.{self.listed_split}"
-            raise DataError(f"{annotations.source}: its splits are {names}: set {key} to one")
+            raise DataError(f"{annotations.source}: its splits are {names}: set data.split_names")
         left_out = [path.name for path, split in split_of_path.items() if not split]
         if left_out:
             count = f"{len(left_out)} of {len(split_of_path)} images"
@@ -389,8 +384,7 @@ class FolderDataset(FileDataset):
     def list_file(self) -> Path:
         name = self._lists.get(self.listed_split)
         if name is None:
-            fault = f"split {self.listed_split} (it has {', '.join(self._lists)})"
-            raise DataError(f"data.split_files names no list for {fault}: add it")
+            raise DataError(f"data.split_files names no list for split {self.listed_split}: add it")
         return self.folder / name
 
     def _listed_keys(self, images: Mapping[str, Path], folder: Path) -> list[str]:
@@ -406,15 +400,11 @@ class FolderDataset(FileDataset):
             key_of_name |= {plain_name(stem): key, plain_name(from_root + stem): key}
         key_of_name |= {key: key for key in images}
         path = self.list_file()
-        names = [
-            self._listed_name(line.replace("\\", "/"), key_of_name.keys())
-            for line in read_list(path)
-        ]
+        lines = [line.replace("\\", "/") for line in read_list(path)]
+        names = [self._listed_name(line, key_of_name.keys()) for line in lines]
         unknown = [name for name in names if name not in key_of_name]
         if unknown or not names:
-            fault = (
-                f"{len(unknown)} of {len(names)} lines name no file in {folder} ({few(unknown)})"
-            )
+            fault = f"{len(unknown)} of {len(names)} lines are no file in {folder} ({few(unknown)})"
             raise DataError(f"{path}: {fault}: write one relative path or stem per line")
         return [*dict.fromkeys(key_of_name[name] for name in names)]
 
@@ -438,8 +428,7 @@ class FolderDataset(FileDataset):
         splits = dict.fromkeys(row[0] for row in rows)
         names = (self.listed_split, self.split_on_disk)
         if not splits.keys() & names:
-            present = few([*splits], 6) or "nothing"
-            fault = f"no image found: the column split holds {present}, not {self.listed_split}"
+            fault = f"the column split holds {few([*splits], 6) or 'nothing'}, not {names[0]}"
             raise DataError(f"{path}: {fault}: set data.split_names.{self.listed_split}")
         files: list[Files] = []
         for split, image, *texts in rows:
@@ -461,8 +450,8 @@ class FolderDataset(FileDataset):
             return of_split, True
         siblings = [name for name in SPLITS if (folder / name).is_dir()]
         if siblings:  # using the folder for all splits would mix their files
-            key = f"data.split_names.{self.listed_split}"
             fault = f"folder {of_split} does not exist, unlike {', '.join(siblings)}"
+            key = f"data.split_names.{self.listed_split}"
             raise DataError(f"{fault}: make it, or set {key} or {option}")
         return folder, False
 

@@ -107,6 +107,5 @@ def _number(text: str) -> float | None:
 
 def _folder_names(path: Path) -> list[str]:
     if not path.is_dir():
-        remedy = "train/CLASS/IMAGE and val/CLASS/IMAGE are expected: check data.root"
-        raise missing_path(path, what="folder", remedy=remedy)
+        raise missing_path(path, what="folder", remedy="expected train/CLASS/IMAGE in data.root")
     return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))

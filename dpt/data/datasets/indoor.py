@@ -152,8 +152,7 @@ class SunRgbdDataset(FileDataset):
         absent = [name for name in names if name not in numbers]
         if absent:
             fault = f"does not list {len(absent)} of {len(names)} frames ({few(absent)})"
-            remedy = "download the toolbox again, or set data.labels=false"
-            raise DataError(f"{self.folder / _FRAMES}: {fault}: {remedy}")
+            raise DataError(f"{self.folder / _FRAMES}: {fault}: set data.labels=false")
         return numbers
 
     def _frame(self, name: str, mask: int | None) -> Files:
@@ -179,12 +178,9 @@ class SunRgbdDataset(FileDataset):
 MAX_DIFFERENCE = 0.02
 """Seconds by which an image and its map may differ, as in the benchmark's ``associate.py``."""
 _TUM_CAMERAS = {
-    f"freiburg{number}": StatedCamera.parse(intrinsics, "TUM RGB-D", (480, 640))
-    for number, intrinsics in (
-        (1, (517.3, 516.5, 318.6, 255.3)),
-        (2, (520.9, 521.0, 325.1, 249.7)),
-        (3, (535.4, 539.2, 320.1, 247.6)),
-    )
+    "freiburg1": (517.3, 516.5, 318.6, 255.3),
+    "freiburg2": (520.9, 521.0, 325.1, 249.7),
+    "freiburg3": (535.4, 539.2, 320.1, 247.6),
 }
 """The calibrated colour cameras of the benchmark's page. Images of the first two are distorted."""
 
@@ -213,14 +209,14 @@ class TumDataset(FileDataset):
             map_times, maps = _read_stamps(folder / "depth.txt")
             pairs = associate(times, map_times)
             if not pairs:
-                fault = f"no image lies within {MAX_DIFFERENCE} s of a depth map"
-                raise DataError(f"{folder}: {fault}: check rgb.txt and depth.txt")
+                raise DataError(f"{folder}: no image is within {MAX_DIFFERENCE} s of a depth map")
             files += [Files(folder / images[i], depth=folder / maps[j]) for i, j in pairs]
         return require_files(files, source=self.folder, remedy="unpack the sequences again")
 
     def camera_source(self, index: int) -> StatedCamera | None:
         sequence = self._files[index].image.relative_to(self.folder).parts[0]
-        return next((camera for name, camera in _TUM_CAMERAS.items() if name in sequence), None)
+        cameras = [numbers for name, numbers in _TUM_CAMERAS.items() if name in sequence]
+        return StatedCamera.parse(cameras[0], "TUM RGB-D", (480, 640)) if cameras else None
 
     def _sequences_of_split(self) -> Sequence[str]:
         on_disk = sorted(path.parent.name for path in self.folder.glob("*/rgb.txt"))

@@ -37,9 +37,7 @@ def camera_matrix(projection: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     from scipy.linalg import rq  # slow to import
 
     height, width = size
-    screen = np.array(
-        [[width / 2, 0, (width - 1) / 2], [0, -height / 2, (height - 1) / 2], [0, 0, 1]]
-    )
+    screen = np.array([[width, 0, width - 1], [0, -height, height - 1], [0, 0, 2]]) / 2
     rays = projection[[0, 1, 3], :3] @ np.diag([1.0, -1, -1])  # y down and z forward
     K, _ = rq(screen @ rays)
     K *= np.sign(np.diag(K))
@@ -101,10 +99,8 @@ class HypersimDataset(FileDataset):
                 image = images / f"scene_{camera}_final_preview/{name}.tonemap.jpg"
                 labels = maps / f"{name}.semantic.hdf5" if self.labels else None
                 files.append(Files(image, labels, maps / f"{name}.depth_meters.hdf5"))
-        if not files:
-            fault = f"none of the scenes of split {self.listed_split} is in {self.folder}"
-            raise DataError(f"{table}: {fault}: download some, or check data.root")
-        return require_files(files, source=table, remedy="complete or remove their scenes")
+        remedy = f"download scenes of the split {self.listed_split}, complete or remove them"
+        return require_files(files, source=table, remedy=remedy)
 
     def _read_cameras(self) -> dict[str, StatedCamera]:
         """Returns the camera of each scene in the table; empty if there is none."""
@@ -113,9 +109,8 @@ class HypersimDataset(FileDataset):
         if not path.is_file():
             return cameras
         entries = [f"M_proj_{row}{column}" for row in range(4) for column in range(4)]
-        for where, (scene, *texts) in read_table(
-            path, ["scene_name", *entries], remedy="download it again"
-        ):
+        rows = read_table(path, ["scene_name", *entries], remedy="download it again")
+        for where, (scene, *texts) in rows:
             with decoding(where, "a projection"):
                 K = camera_matrix(np.array(texts, float).reshape(4, 4), _HYPERSIM_SIZE)
             cameras[scene] = StatedCamera.parse(K, where, _HYPERSIM_SIZE)
@@ -187,10 +182,9 @@ class VirtualKitti2Dataset(FileDataset):
             on_disk = sorted(path.parent.name for path in self.folder.glob(f"{scene}/*/frames"))
             variations = on_disk if self.variations is None else self.variations
             if not on_disk or not set(variations) <= set(on_disk):
+                fault = f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}"
                 remedy = f"check data.scenes.{self.listed_split} and data.variations"
-                raise DataError(
-                    f"{self.folder / scene} holds {few(on_disk, 10) or 'nothing'}: {remedy}"
-                )
+                raise DataError(f"{fault}: {remedy}")
             for variation, camera in product(variations, self.cameras):
                 folder = self.folder / scene / variation / "frames"
                 for image in sorted((folder / "rgb" / camera).glob("rgb_*.jpg")):

@@ -87,8 +87,8 @@ def read_bands(path: str | Path, part: FilePart, *, data: bytes | None = None) -
         return every_band
     chosen, values = [int(band) for band in part.bands], every_band.values
     if max(chosen) >= values.shape[2]:
-        last = values.shape[2] - 1
-        raise DataError(f"{path}: has the bands 0 to {last}, not data.bands={chosen}: correct it")
+        count = values.shape[2]
+        raise DataError(f"{path}: holds {count} bands, from 0: correct data.bands={chosen}")
     missing = every_band.missing[..., chosen]
     return Bands(path, np.ascontiguousarray(values[..., chosen]), missing)
 

@@ -90,8 +90,7 @@ def _hold_out(folder: Folder, rows: Sequence[Row]) -> list[Row]:
     """Returns the rows with some of train as val."""
     images = [row.image for row in rows if row.split == "train"]
     if len({*map(splits.original_name, images)}) < 2:
-        fault = f"{plural(len(images), 'image')} with labels"
-        raise DataError(f"{folder.root}: {fault}: add some, for training and for validation")
+        raise DataError(f"{folder.root}: {plural(len(images), 'image')} with labels: add some")
     split_of, text = _splits_of(folder, images)
     folder.note(f"splits: no val on disk; validation on {text}")
     return [row._replace(split=split_of.get(row.image, row.split)) for row in rows]
@@ -249,8 +248,7 @@ def _reading_of(
             folder.note(f"not used: {count}, without an image that has labels, or named twice")
         return paths, named
     if present and "train" not in present and "train" in map(_split_of, paths):
-        fault = "none of the images of train has labels, as those of the others have"
-        raise DataError(f"{folder.root / paths[0]}: {fault}: add them, or remove {few(paths)}")
+        raise DataError(f"{folder.root}: no image of train has labels: remove {few(paths)}")
     folder.leave_out(paths, ", which do not name images of train and of val or test", "file")
     return paths, []
 

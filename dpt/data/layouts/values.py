@@ -17,7 +17,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from dpt.data.formats import io, rules
 from dpt.data.formats.bands import FilePart, read_bands
-from dpt.data.formats.pictures import read_size
+from dpt.data.formats.pictures import header_of
 from dpt.data.layouts.base import Detected, Folder, Match, Row
 from dpt.data.layouts.splits import divide, rows_by_lists
 from dpt.files import DataError, few, parse_json, plural, read_text
@@ -130,12 +130,13 @@ def _have_other_sizes(folder: Folder, rows: Sequence[Row]) -> bool:
     resized: list[str] = []
     wrong: list[str] = []
     for row in rows:
-        size = _size(folder.root / row.image)
+        image = header_of(folder.root / row.image)
         for path in row.maps:
-            other = _size(folder.root / path)
+            labels = header_of(folder.root / path)
             # turned by 90 degrees, they may fit the upright image
-            if size and other and other not in (size, size[::-1]):
-                (resized if aspects_agree(other, size) else wrong).append(f"{path} of {row.image}")
+            if image and labels and labels.size not in (image.size, image.size[::-1]):
+                is_resized = aspects_agree(labels.size, image.size)
+                (resized if is_resized else wrong).append(f"{path} of {row.image}")
     if wrong:
         fault = f"{len(wrong)} label files have other proportions than their image"
         raise DataError(f"{folder.root}: {fault} ({few(wrong)}): replace them, or take them out")
@@ -143,13 +144,6 @@ def _have_other_sizes(folder: Folder, rows: Sequence[Row]) -> bool:
         files = f"{len(resized)} label files are not as large as their image ({few(resized)})"
         folder.note(f"sizes: data.resize_labels=true, as {files}")
     return bool(resized)
-
-
-def _size(path: Path) -> tuple[int, int] | None:
-    """Returns (H, W) of a picture or an array; None of what cannot be read as one."""
-    with suppress(DataError):
-        return read_size(path)
-    return None
 
 
 def band_settings(folder: Folder, image: str) -> Plain:
@@ -346,9 +340,6 @@ class Masks:
             return {i for (i,) in self.values}.difference(used)
         return {i for (i,) in self.values if i < 0 or i in _LARGEST_VALUES}
 
-    def _value_of(self, number: int) -> Value:
-        return self.colors[number] if number < len(self.colors) else (number,)
-
     def _names_of_colors(self) -> dict[int, str]:
         """Returns the number and the name of each colour."""
         name_of: dict[Value | None, str] = {row.color: row.name for row in self.file.rows}
@@ -435,7 +426,8 @@ class Masks:
 
     def _notes(self, names: Mapping[int, str]) -> list[str]:
         """Returns lines about the values that are classes, and those that are none."""
-        name_of = {self._value_of(k): name for k, name in names.items()}
+        table = dict(enumerate(self.colors))
+        name_of = {table.get(k, (k,)): name for k, name in names.items()}
         total = self.values.total()
         texts: dict[bool, list[str]] = {True: [], False: []}
         for value in [*name_of, *(v for v, _ in self.values.most_common() if v not in name_of)]:
@@ -571,8 +563,7 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
             values = _with_ids(values)
         masks = Masks(paths=paths, values=values, file=file, given=given, use_palette=use_palette)
         if len(values) < 2:
-            fault = "all masks hold one value, and transparent pixels mean unlabelled"
-            raise masks.fault(f"{fault}: save each class as an id or an opaque colour")
+            raise masks.fault("all hold one value, but where transparent: save each class as an id")
         examples = {len(value): value for value in values}
         masks.ask_for_objects(counts)
         if 3 not in examples:
@@ -616,8 +607,7 @@ def _count_values(
             counts.append(of_file)
             values.update(of_file)
             if len(values) > io.MAX_COLORS:
-                fault = f"pictures of more than {io.MAX_COLORS} colours, not masks"
-                raise DataError(f"{paths[0].parent}: {fault}")
+                raise DataError(f"{paths[0].parent}: pictures of many colours, not masks")
     return values, counts
 
 
@@ -722,16 +712,11 @@ def _scale(place: Path, measured: Sequence[np.ndarray]) -> float:
     units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= limits[u]]
     is_metric = 1.0 in units and (high <= _FARTHEST or units == [1.0])
     is_room = 0.001 in units and _USUAL[0] <= high * 0.001 <= _USUAL[1] and dtype.itemsize > 1
-    if not _are_scaled(measured) and (is_metric if dtype.kind == "f" else is_room):
+    tops = [rules.top_of(values) for values in measured]  # maps may be scaled to a range
+    are_scaled = max(top for top, *_ in tops) <= 1.0 or rules.are_normalised(tops)
+    if not are_scaled and (is_metric if dtype.kind == "f" else is_room):
         return 1.0 if dtype.kind == "f" else 0.001
     choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}, " for unit in units]
     fault = f"the typical depth {typical:.4g} may be {''.join(choices)}have another unit or none"
     remedy = "set data.depth_scale to the metres of a unit: 0.001 of RealSense, Kinect and phones, "
     raise DataError(f"{place}: {fault}: {remedy}1 / DepthMapFactor where a file states that")
-
-
-def _are_scaled(measured: Sequence[np.ndarray]) -> bool:
-    """Returns whether no value exceeds 1, or all maps end at one round value: they may have been
-    scaled to a range."""
-    tops = [rules.top_of(values) for values in measured]
-    return max(top for top, *_ in tops) <= 1.0 or rules.are_normalised(tops)

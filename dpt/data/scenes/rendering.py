@@ -37,9 +37,8 @@ class Camera:
     @classmethod
     def looking(cls, *, height: float, yaw: float, pitch: float, roll: float, fov: float) -> Camera:
         """Returns a camera above the origin; radians, ``fov`` across the image's width."""
-        forward = np.array(
-            [np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)]
-        )
+        level = np.cos(pitch)
+        forward = np.array([level * np.cos(yaw), level * np.sin(yaw), np.sin(pitch)])
         right = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
         rolled = np.cos(roll) * right + np.sin(roll) * np.cross(forward, right)
         rows = np.stack([rolled, np.cross(forward, rolled), forward])
@@ -105,9 +104,8 @@ class Shell:
             ``SKY_FACE``.
         """
         inverse = 1 / _nonzero(directions)
-        x, y, z = np.maximum(
-            (self.low[:, None] - origins) * inverse, (self.high[:, None] - origins) * inverse
-        )
+        to_low = (self.low[:, None] - origins) * inverse
+        x, y, z = np.maximum(to_low, (self.high[:, None] - origins) * inverse)
         faces = (directions > 0).view(np.int8) + np.array([[0], [2], [4]], np.int8)
         aside = np.minimum(x, y)  # much faster than np.argmin
         step = np.minimum(aside, z)

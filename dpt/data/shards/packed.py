@@ -181,8 +181,7 @@ def _read_table(file: BinaryIO, *, source: str, count: int) -> Table:
     except (tarfile.TarError, MemoryError) as error:  # a header may declare any size
         raise DataError(f"{source}: not a readable shard ({error}): copy it again") from None
     if len(table) != count:
-        fault = f"has {len(table)} samples, expected {count}"
-        raise DataError(f"{source}: {fault}: pack the data again")
+        raise DataError(f"{source}: {len(table)} samples, expected {count}: pack the data again")
     return table
 
 
@@ -216,8 +215,7 @@ def pack_split(
     if dataset.changes_every_epoch:
         raise DataError(f"split {split}: a mix is drawn again in every epoch: pack its data sets")
     if existing:
-        fault = f"{existing[0]} is there: choose another out, or remove it"
-        raise DataError(f"split {split}: {fault}")
+        raise DataError(f"{existing[0]} is there: choose another out, or remove it")
     order = np.random.default_rng(0).permutation(len(dataset)) if shuffle else range(len(dataset))
     encode = partial(_encode, dataset, skip_broken)
     encoded = read_in_order(encode, [int(i) for i in order], num_workers=num_workers)
