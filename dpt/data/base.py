@@ -325,7 +325,9 @@ def _misfit(sample: Sample, key: str, shape: tuple[int, ...], dataset: Dataset) 
     paths = {} if files is None else files._asdict()
     path = paths.get(key) or paths.get("objects") or "its file"
     remedy = "pair the right files, or resize them to one size (all but the image by nearest)"
-    if aspects_agree(shape, (height, width)):
+    if shape[:2] == (width, height):
+        remedy = "exchange width and height where it states them, or turn it by 90 degrees"
+    elif aspects_agree(shape, (height, width)):
         remedy = "set data.resize_labels=true if it shows all of the image"
     fault = f"image is {width}x{height} but its {key} {shape[1]}x{shape[0]} ({path})"
     return DataError(f"{sample.get('name', 'a sample')}: {fault}: {remedy}")

@@ -6,6 +6,7 @@ import pytest
 from dpt import geometry
 from dpt.data.scenes import rendering
 from dpt.data.scenes.dataset import CLASSES, LAYOUTS, MAX_DEPTH, ScenesDataset
+from dpt.files import DataError
 from dpt.types.samples import Sample
 
 SMALL = (48, 64)
@@ -51,6 +52,8 @@ def test_scenes_stay_the_same(split, index, caption, means):
 def test_scenes_samples_are_as_promised(train):
     for sample in train:
         ScenesDataset().check(sample)
+        with pytest.raises(DataError, match="exchange width and height"):
+            ScenesDataset().check({**sample, "depth": sample["depth"].T})
         assert sample["image"].shape == (*SMALL, 3)
         assert sample["image"].std() > 5  # neither burnt out nor black
         depth, valid = sample["depth"], sample["valid"]
