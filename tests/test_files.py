@@ -11,6 +11,7 @@ from dpt.files import (
     files_below,
     open_file,
     parse_json,
+    plural,
     read_bytes,
     read_yaml,
     run_folder,
@@ -29,6 +30,19 @@ def test_read_bytes_takes_only_regular_files(tmp_path, name):
     (tmp_path / "file").write_bytes(b"text")
     (tmp_path / "good").symlink_to("file")
     assert read_bytes(tmp_path / "good") == b"text"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "class", "1 class"),
+        (2, "class", "2 classes"),
+        (2, "entry", "2 entries"),
+        (0, "file", "0 files"),
+    ],
+)
+def test_plural(count, noun, text):
+    assert plural(count, noun) == text
 
 
 def test_read_bytes_checks_the_size_first(tmp_path):

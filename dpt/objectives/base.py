@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpt.data.base import Dataset
 from dpt.depthmath import canonical_prompts
-from dpt.files import few
+from dpt.files import few, plural
 from dpt.functional import resize
 from dpt.metrics.base import SumMetric
 from dpt.metrics.protocols import Protocol
@@ -253,7 +253,8 @@ class ClassObjective(Objective):
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
         names = cls.names_of_classes(data)
         if settings.get("num_classes") not in (None, len(names)):
-            fault = f"num_classes={settings['num_classes']}, but the data has {len(names)} classes"
+            count = plural(len(names), "class")
+            fault = f"num_classes={settings['num_classes']}, but the data has {count}"
             raise ValueError(f"{fault}: leave it out, or set data.num_classes")
         return {"num_classes": len(names), "class_names": names}
 

@@ -62,6 +62,8 @@ def test_folder_of_each_split(tmp_path):
     assert sample["name"].endswith("images/train/2.png")
     assert dataset.info.targets == ("labels",)
     assert dataset.info.class_names == ("class_0", "class_1", "class_2")
+    of_ids = segmentation(tmp_path, num_classes=2, label_map=[1, 2]).info.class_names
+    assert of_ids == ("class_1", "class_2")
     assert len(segmentation(tmp_path, split="val", split_names={"val": "validation"})) == 2
     with pytest.raises(DataError, match=r"images/val .*data\.split_names\.val"):
         segmentation(tmp_path, split="val")

@@ -194,7 +194,7 @@ class Conversion:
         elif not writer.has_background:
             lines.append("read the files with data.background=false")
         count = self._counts.pop(_WRITTEN, 0)
-        written = f"{plural(count, 'object')}, {len(writer.classes)} classes"
+        written = f"{plural(count, 'object')}, {plural(len(writer.classes), 'class')}"
         lines += [f"{plural(n, 'object')}: {fate}" for fate, n in self._counts.items() if n]
         for lack, paths in self._images.items():
             lines.append(f"{lack}: {plural(len(paths), 'image')} ({few(paths)})")

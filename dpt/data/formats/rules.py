@@ -216,7 +216,8 @@ class LabelRule:
 
     Args:
         num_classes: at most 255. None: the number of rows of ``label_map`` or ``class_names``.
-        class_names: one for each class; by default ``class_0``, ...
+        class_names: one for each class; by default ``class_ID`` if each has one id, or ``class_0``,
+            ...
         ignore_index: the value, or values, that mean "unlabelled" in the files. Other values
             outside the classes are an error. Not used with ``label_map``.
         label_map: the file's ids of each class, see ``LabelMap``. None: the ids in the files are
@@ -245,8 +246,8 @@ class LabelRule:
         self.color_distance = color_distance
         rows = self.ids_of_class = None if label_map is None else _rows(label_map)
         self.num_classes = num_classes = _count_classes(num_classes, rows or (), class_names)
-        self.class_names = tuple(class_names) or tuple(f"class_{i}" for i in range(num_classes))
         first_ids = range(num_classes) if rows is None else [ids[0] for ids in rows]
+        self.class_names = tuple(class_names) or _default_names(rows or [[i] for i in first_ids])
         self.colors = _color_table(colors, max(first_ids))
         self.palette = tuple(self.colors[i] for i in first_ids) if self.colors else ()
         self._table = np.full(_IDS + 2, IGNORE_INDEX, np.uint8)
@@ -272,6 +273,12 @@ class LabelRule:
             return np.zeros(raw.shape, bool)
         allowed = (*self.ignore_index, TRANSPARENT)
         return ((raw < 0) | (raw >= self.num_classes)) & ~np.isin(raw, allowed)
+
+
+def _default_names(rows: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Returns names by the ids of the classes (rows), or by their positions if one has several."""
+    has_one = all(len(ids) == 1 for ids in rows)
+    return tuple(f"class_{ids[0] if has_one else k}" for k, ids in enumerate(rows))
 
 
 def _count_classes(count: int | None, *tables: Sequence[object]) -> int:

@@ -435,7 +435,8 @@ class Masks:
             text = f"{name_of.get(value, '')} {code} ({self.values[value] / total:.2%})"
             texts[value in name_of].append(text.strip())
         hint = "if one is no class, set data.ignore_index or data.label_map"
-        lines = [f"masks: {len(self.paths)} files with the classes {few(texts[True], 40)}; {hint}"]
+        files = plural(len(self.paths), "file")
+        lines = [f"masks: {files} with the classes {few(texts[True], 40)}; {hint}"]
         if texts[False]:
             hint = "; data.color_distance=32 gives colours the nearest class within 32"
             text = f"unlabelled: {few(texts[False], 6)} of the pixels"
@@ -661,7 +662,7 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     some = _some_of(maps)
     missing = [f"{value:.7g} ({(some == value).mean():.2%})" for value in invalid]
     missing += ["0 in NAME_depth_mask"] if masks else []
-    text = f"{len(paths)} files of {maps[0].dtype} in {unit}; not measured: NaN, "
+    text = f"{plural(len(paths), 'file')} of {maps[0].dtype} in {unit}; not measured: NaN, "
     text += f"{', '.join(missing)}; if that is wrong, set data.invalid_depth"
     beyond = float((metres > max_depth).mean())
     rest = f"; {beyond:.2%} beyond data.max_depth={max_depth:g} m left out" if beyond else ""

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from dpt.depthmath import at_least_float32
+from dpt.files import plural
 from dpt.functional import resize
 from dpt.nn.base import Encoder, Features, Head, HeadConfig, Window, register_head
 from dpt.nn.vit import MLP, sincos_2d
@@ -31,7 +32,7 @@ def require_per_class(num_classes: int, **options: Sequence[object]) -> None:
     """Raises a ValueError unless each of ``options`` is empty or has an entry for each class."""
     for name, values in options.items():
         if values and len(values) != num_classes:
-            raise ValueError(f"{name} has {len(values)} entries for {num_classes} classes")
+            raise ValueError(f"{name} has {plural(len(values), 'entry')} for {num_classes} classes")
 
 
 @dataclass(kw_only=True)
