@@ -294,6 +294,10 @@ class Augmented(torch.utils.data.Dataset[Sample]):
         raise DataError(f"{len(failed)} samples in a row cannot be read: {failed[0]}")
 
 
+_TYPES: dict[str, np.dtype] = {key: fill.dtype for key, fill in MAP_FILLS.items()}
+_TYPES["prompt"] = np.dtype(np.float32)
+
+
 def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     """Raises DataError if a size or dtype is wrong."""
     name, image = sample.get("name", "a sample"), sample["image"]
@@ -302,14 +306,12 @@ def _check_arrays(sample: Sample, dataset: Dataset) -> None:
     if not is_rgb and not is_bands:
         fault = f"image is {image.dtype} {image.shape}"
         raise DataError(f"{name}: {fault}, must be uint8 (H, W, 3) RGB or float32 (H, W, C)")
-    types: dict[str, np.dtype] = {key: fill.dtype for key, fill in MAP_FILLS.items()}
-    types["prompt"] = np.dtype(np.float32)
-    maps = {key: np.asarray(array) for key, array in sample.items() if key in types}
+    maps = {key: np.asarray(array) for key, array in sample.items() if key in _TYPES}
     for key, array in maps.items():
         has_shape = array.shape[2:] == (3,) if key == "normals" else array.ndim == 2
-        if array.dtype != types[key] or not has_shape:
+        if array.dtype != _TYPES[key] or not has_shape:
             form = {"normals": "(H, W, 3)"}.get(key, "(H, W)")
-            fault = f"{key} is {array.dtype} {array.shape}, must be {types[key]} {form}"
+            fault = f"{key} is {array.dtype} {array.shape}, must be {_TYPES[key]} {form}"
             raise DataError(f"{name}: {fault}")
         if not dataset.fits(array.shape, image.shape):
             raise _misfit(sample, key, array.shape, dataset)

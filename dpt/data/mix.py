@@ -188,15 +188,21 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     things = {info.things for info in infos.values() if info.things}
     if len(things) > 1:
         raise DataError("data.sets differ in the classes that are things: set data.things of each")
-    with_depth = [info for info in infos.values() if "depth" in info.targets]
+    low, high = _depth_range([info for info in infos.values() if "depth" in info.targets])
     return DatasetInfo(
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
         palette=palettes[0] if palettes else (),
         things=next(iter(things), ()),
-        min_depth=min((i.min_depth for i in with_depth), default=DatasetInfo.min_depth),
-        max_depth=max((i.max_depth for i in with_depth if i.max_depth), default=None),
+        min_depth=low,
+        max_depth=high,
     )
+
+
+def _depth_range(infos: Sequence[DatasetInfo]) -> tuple[float, float | None]:
+    """Returns the smallest ``min_depth``, and the largest ``max_depth`` if any is known."""
+    high = max((info.max_depth for info in infos if info.max_depth), default=None)
+    return min((info.min_depth for info in infos), default=DatasetInfo.min_depth), high
 
 
 def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -713,11 +713,16 @@ def _scale(place: Path, measured: Sequence[np.ndarray]) -> float:
     units = [u for u in _UNITS if typical * u >= rules.NEAR and high * u <= limits[u]]
     is_metric = 1.0 in units and (high <= _FARTHEST or units == [1.0])
     is_room = 0.001 in units and _USUAL[0] <= high * 0.001 <= _USUAL[1] and dtype.itemsize > 1
-    tops = [rules.top_of(values) for values in measured]  # maps may be scaled to a range
-    are_scaled = max(top for top, *_ in tops) <= 1.0 or rules.are_normalised(tops)
-    if not are_scaled and (is_metric if dtype.kind == "f" else is_room):
+    if not _are_scaled(measured) and (is_metric if dtype.kind == "f" else is_room):
         return 1.0 if dtype.kind == "f" else 0.001
     choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}, " for unit in units]
     fault = f"the typical depth {typical:.4g} may be {''.join(choices)}have another unit or none"
     remedy = "set data.depth_scale to the metres of a unit: 0.001 of RealSense, Kinect and phones, "
     raise DataError(f"{place}: {fault}: {remedy}1 / DepthMapFactor where a file states that")
+
+
+def _are_scaled(measured: Sequence[np.ndarray]) -> bool:
+    """Returns whether no value exceeds 1, or all maps end at one round value: they may have been
+    scaled to a range."""
+    tops = [rules.top_of(values) for values in measured]
+    return max(top for top, *_ in tops) <= 1.0 or rules.are_normalised(tops)
