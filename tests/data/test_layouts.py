@@ -465,6 +465,10 @@ def test_numbers_in_names_may_have_zeros_before_them(tmp_path):
         save(tmp_path / f"masks/{seed:05d}_skin.png", mask(seed))
     pairs = {(row.image, row.labels) for row in detect(tmp_path, {}).rows}
     assert pairs == {(f"images/{k}.jpg", f"masks/{k:05d}_skin.png") for k in range(8, 14)}
+    for seed in range(8, 14):
+        save(tmp_path / f"masks/{seed:05d}_hair.png", mask(seed))
+    with pytest.raises(DataError, match=r"labels_name=%stem_hair \(6 files\)"):
+        detect(tmp_path, {})
 
 
 def test_channels_in_files_of_their_own_are_a_question(tmp_path):

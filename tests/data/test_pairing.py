@@ -48,6 +48,8 @@ SETS = {  # templates of an image and its labels, and of images without labels
     ),
     "capitals": ("TrainImages/x{i}.jpg", "TrainMasks/x{i}.png", ""),
     "pets": ("images/Abys_{i}.jpg", "annotations/trimaps/Abys_{i}.png", ""),
+    "cabinet": ("{i:04d}_rgb_raw.jpg", "{i:04d}_depth_raw.png", ""),
+    "one folder": ("cat/{i:03d}.jpg", "cat/{i:03d}.png", ""),
     "Freiburg": ("train/rgb/b1_{i}.jpg", "train/GT_color/b1_{i}.png", "train/nir_gray/b1_{i}.tif"),
 }
 

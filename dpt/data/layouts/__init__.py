@@ -95,9 +95,10 @@ def _refusal(folder: Folder) -> DataError:
     hint = f"; convert images of {unread}, which are not read, to JPEG or PNG" if unread else ""
     names = [f"set {setting}, or " for setting in names_like_labels(folder.pictures)]
     remedy = unread_files(folder.root, folder.paths) or (
-        f"{''.join(names)}give an image and its labels one name in folders such as images and "
-        "masks (or depth), or set data.images=FOLDER data.labels=FOLDER (or data.depth=FOLDER); if "
-        "its folders are classes, use python train.py task=classification data=imagefolder"
+        f"{''.join(names)}give an image and its one label file one name in folders such as "
+        "images and masks (or depth), or set data.images=FOLDER data.labels=FOLDER (or "
+        "data.depth=FOLDER); if its folders are classes, use python train.py task=classification "
+        "data=imagefolder"
     )
     seen = few(_places(folder.paths), 6) or "no files"
     message = f"{folder.root}: no image with labels was found ({seen}){hint}: {remedy}"

@@ -13,6 +13,7 @@ from difflib import SequenceMatcher
 from itertools import combinations, takewhile
 from typing import Literal
 
+from dpt.data.formats import io
 from dpt.data.layouts.base import Folder, Row, by_folder
 from dpt.data.layouts.values import PairMatch
 from dpt.data.splits import SPLITS, split_word
@@ -40,6 +41,7 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TOKEN = re.compile(r"\d+|[^\W\d_]+|[\W_]")
 _MOST_COMPARED = 100  # names of label files, from which beginnings and ends are derived
 _MAX_ENDS = 4
+_LOSSLESS = (".png", ".bmp", ".gif")  # beside JPEGs
 
 
 def match_pictures(folder: Folder) -> PairMatch | None:
@@ -128,12 +130,16 @@ def _kinds_by_words(pictures: Sequence[str]) -> dict[str, Kind]:
     """Returns the kinds that words in the names of folders and files tell; otherwise images.
 
     A word of a file's name counts where no folder's name tells the kind, or in a folder of images
-    if there is no other folder of that kind.
+    if there is no other folder of that kind. A picture beside a JPEG of its name has labels.
     """
     folders = _kinds_of_folders({os.path.dirname(path) for path in pictures})
+    stems = {path: os.path.splitext(path)[0] for path in pictures}
+    jpegs = {stems[path] for path in pictures if path.lower().endswith(io.JPEG_SUFFIXES)}
     kinds: dict[str, Kind] = {}
     for path in pictures:
         kind, name_kind = folders[os.path.dirname(path)], _kind_of_name(path)
+        if stems[path] in jpegs and path.lower().endswith(_LOSSLESS):
+            name_kind = name_kind or "labels"
         is_open = not kind or (kind == "images" and name_kind not in folders.values())
         if name_kind == "unused" or is_open:
             kind = name_kind or kind
@@ -153,10 +159,11 @@ def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
 
 
 def _has_outer(kind: Kind, name: str) -> bool:
-    """Returns whether a word of a kind stands at the beginning of a name or, but for a number, at
-    its end."""
+    """Returns whether a word of a kind stands, but for numbers, at the beginning or the end of a
+    name."""
     matches = [m for text in (name, _spaced(name)) for m in WORDS[kind].finditer(text)]
-    return any(m.start() == 0 or not re.search(r"[^\W\d_]", m.string[m.end() :]) for m in matches)
+    rests = [rest for m in matches for rest in (m.string[: m.start()], m.string[m.end() :])]
+    return not all(re.search(r"[^\W\d_]", rest) for rest in rests)
 
 
 def _kind_of_name(path: str) -> Kind | Literal[""]:
@@ -334,6 +341,6 @@ def _key(kind: Kind, image: str, label: str, *, by_name: bool = False) -> str:
         inner.pop()
     if inner and not by_name:
         return f"data.{kind}={'/'.join(['%split'] * bool(head) + inner)}"
-    stem = _stem(label)
-    match = SequenceMatcher(None, _stem(image), stem, autojunk=False).find_longest_match()
+    stem = _core(_stem(label))
+    match = SequenceMatcher(None, _core(_stem(image)), stem, autojunk=False).find_longest_match()
     return f"data.{kind}_name={stem[: match.b]}%stem{stem[match.b + match.size :]}"
