@@ -5,6 +5,7 @@ import json
 import cv2
 import numpy as np
 import pytest
+import scipy.io
 from label_folders import (
     NAMES,
     PALETTE,
@@ -631,6 +632,24 @@ def test_range_of_depth_is_not_that_of_single_pixels(tmp_path):
     assert detected.settings["max_depth"] == 5.0
     assert any("beyond data.max_depth=5 m" in note for note in detected.notes)
     assert not read["train"]["images/train/003.jpg"]["valid"][0, 0]
+
+
+def test_points_and_swapped_bytes_are_no_depth(tmp_path):
+    points = np.random.default_rng(0).uniform(0, 30, (108, 2))
+    root = folder(tmp_path / "points")
+    for path in root.glob("masks/*/*"):
+        (root / "depth" / path.parent.name).mkdir(exist_ok=True, parents=True)
+        scipy.io.savemat(root / f"depth/{path.parent.name}/{path.stem}.mat", {"seeds": points})
+        path.unlink()
+    refuses(root, r"depth/train: .*\(108, 2\)")
+    swapped = folder(tmp_path / "b", kind="depth", make=lambda k: scaled(1000, "u2")(k).byteswap())
+    refuses(swapped, "depth/train: .*bytes")
+
+
+def test_unit_that_a_file_states_is_named(tmp_path):
+    root = folder(tmp_path / "set", kind="depth", make=scaled(5000, np.uint16))
+    (root / "TUM3.yaml").write_text("%YAML:1.0\nDepthMapFactor: 5000.0\n")
+    refuses(root, r"0\.0002 by DepthMapFactor in TUM3\.yaml")
 
 
 def test_depth_of_whole_numbers_beside_floats_is_refused(tmp_path):

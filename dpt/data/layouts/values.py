@@ -633,6 +633,8 @@ _FARTHEST = 100.0  # metres
 _FARTHEST_IN_METRES = 1000.0  # in files whose unit that is
 _FAR_QUANTILE = 0.999  # of the values: single ones lie far beyond them
 _MAX_VALUES_OF_MAP = 50_000  # from which that quantile and the ends of the range are computed
+_MIN_SIDE = 8  # of a depth map
+_ROUGHER = 8.0  # ratio of the differences of neighbours after and before bytes are swapped
 _UNITS = (1.0, 0.01, 1 / 256, 1 / 512, 0.001, 0.0002)  # metres of each, that are in use
 _DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /0-9]|$)"
 
@@ -652,9 +654,10 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     key = given.get("depth_key", given.get("array_key"))
     indices = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
     maps = [io.read_raw_depth(paths[i], key=key) for i in indices]
+    _refuse_misread(maps, place)
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
     measured = _measured(maps, invalid, place)
-    scale = given.get("depth_scale") or _scale(place, measured)
+    scale = given.get("depth_scale") or _scale(folder, place, measured)
     metres = scale * _some_of(measured).astype(np.float64)
     farthest = float(np.quantile(metres, _FAR_QUANTILE))
     max_depth = next((limit for limit in _RANGES if limit >= farthest), float(np.ceil(farthest)))
@@ -668,6 +671,26 @@ def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     rest = f"; {beyond:.2%} beyond data.max_depth={max_depth:g} m left out" if beyond else ""
     folder.note(f"depth: {text}{rest}")
     return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
+
+
+def _refuse_misread(maps: Sequence[np.ndarray], place: Path) -> None:
+    """Raises DataError for lists of points, and for values with swapped bytes."""
+    smallest = min((values.shape for values in maps), key=min)
+    if min(smallest) < _MIN_SIDE:
+        fault = f"an array of {smallest}, which is no depth map"
+        raise DataError(f"{place}: {fault}: save depth as (H, W), or move other arrays elsewhere")
+    shorts = [values for values in maps if values.dtype == np.uint16]
+    # of multiples of 256, which 8 bits were scaled to, the low byte is 0
+    if any((values & 255).any() for values in shorts):
+        swapped = [values.byteswap() for values in shorts]
+        if _roughness(shorts) > _ROUGHER * _roughness(swapped):
+            remedy = "swap them (byteswap() of NumPy) and save PNG"
+            raise DataError(f"{place}: the two bytes of the values seem swapped: {remedy}")
+
+
+def _roughness(maps: Sequence[np.ndarray]) -> float:
+    """Returns the mean difference of neighbours in rows of integers."""
+    return float(np.mean([np.abs(np.diff(m[::8].astype(np.int32))).mean() for m in maps]))
 
 
 def _some_of(maps: Sequence[np.ndarray]) -> np.ndarray:
@@ -704,7 +727,7 @@ def _missing_values(maps: Sequence[np.ndarray]) -> list[float]:
     return [*found, *rules.shared_ends(some[rule.is_measured(some)])]
 
 
-def _scale(place: Path, measured: Sequence[np.ndarray]) -> float:
+def _scale(folder: Folder, place: Path, measured: Sequence[np.ndarray]) -> float:
     """Returns the metres of a unit, by the valid values of each map: 1 of floats, 0.001 of rooms in
     16 bits; otherwise, and where all maps end at one round value or none exceeds 1, DataError, a
     question."""
@@ -718,7 +741,18 @@ def _scale(place: Path, measured: Sequence[np.ndarray]) -> float:
     choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}, " for unit in units]
     fault = f"the typical depth {typical:.4g} may be {''.join(choices)}have another unit or none"
     remedy = "set data.depth_scale to the metres of a unit: 0.001 of RealSense, Kinect and phones, "
-    raise DataError(f"{place}: {fault}: {remedy}1 / DepthMapFactor where a file states that")
+    raise DataError(f"{place}: {fault}: {remedy}{_stated_unit(folder)}")
+
+
+def _stated_unit(folder: Folder) -> str:
+    """Returns the unit that a file of ORB-SLAM states, or what to look for."""
+    for path in folder.paths:
+        if path.endswith((".yaml", ".yml")):
+            text = (folder.root / path).read_bytes()[:_MAX_BYTES].decode("latin-1")
+            factor = re.search(r"DepthMapFactor:\s*([1-9]\d*)", text)
+            if factor:
+                return f"{1 / int(factor[1]):.9g} by DepthMapFactor in {path}"
+    return "1 / DepthMapFactor where a file states that"
 
 
 def _are_scaled(measured: Sequence[np.ndarray]) -> bool:
