@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.io
 import tifffile
-from label_folders import PALETTE, SIZE, mask, save, save_palette
+from label_folders import PALETTE, SIZE, mask, metres, save, save_palette
 from photos import photo_of
 
 from dpt.data import DataError
@@ -181,3 +181,19 @@ def test_a_folder_of_copies_is_not_held_out(tmp_path):
             save(tmp_path / f"more/masks/{seed:02d}.png", mask(seed))
     detected = detect(tmp_path, {})
     assert any("not held out" in note for note in detected.notes)
+
+
+def test_times_pair_images_and_depth(tmp_path):
+    """As TUM's: lists of times beside the folders, whose files no name pairs."""
+    for kind, delay in (("rgb", 0.0), ("depth", 0.01)):
+        names = [f"{kind}/{1305031102 + 0.1 * k + delay:.6f}.png" for k in range(8)]
+        lines = [f"{name[len(kind) + 1 : -4]} {name}\n" for name in names]
+        (tmp_path / kind).mkdir()
+        (tmp_path / f"{kind}.txt").write_text("# timestamp filename\n" + "".join(lines))
+        for seed, name in enumerate(names):
+            array = (1000 * metres(seed)).astype("u2") if delay else photo_of(*SIZE, seed=seed)
+            save(tmp_path / name, array)
+    rows = detect(tmp_path, {}).rows
+    assert len(rows) == 8
+    pair = "rgb/1305031102.100000.png", "depth/1305031102.110000.png"
+    assert pair in [(row.image, row.depth) for row in rows]

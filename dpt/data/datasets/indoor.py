@@ -205,12 +205,7 @@ class TumDataset(FileDataset):
     def list_files(self) -> list[Files]:
         files: list[Files] = []
         for folder in (self.folder / name for name in self._sequences_of_split()):
-            times, images = _read_stamps(folder / "rgb.txt")
-            map_times, maps = _read_stamps(folder / "depth.txt")
-            pairs = associate(times, map_times)
-            if not pairs:
-                raise DataError(f"{folder}: no image is within {MAX_DIFFERENCE} s of a depth map")
-            files += [Files(folder / images[i], depth=folder / maps[j]) for i, j in pairs]
+            files += [Files(folder / image, depth=folder / m) for image, m in stamped_pairs(folder)]
         return require_files(files, source=self.folder, remedy="unpack the sequences again")
 
     def camera_source(self, index: int) -> StatedCamera | None:
@@ -233,6 +228,20 @@ class TumDataset(FileDataset):
         factor = sum(fractions.values()) / (sum(others.values()) or 1.0)
         self.fractions = {split: value * factor for split, value in others.items()}
         return [rest[i] for i in self.divide(rest, [self.folder / name for name in rest])]
+
+
+def stamped_pairs(folder: Path) -> list[tuple[str, str]]:
+    """Returns the paths of images and of their depth maps below the folder of a sequence.
+
+    Raises:
+        DataError: a list cannot be read, or no image has a depth map.
+    """
+    times, images = _read_stamps(folder / "rgb.txt")
+    map_times, maps = _read_stamps(folder / "depth.txt")
+    pairs = associate(times, map_times)
+    if not pairs:
+        raise DataError(f"{folder}: no image is within {MAX_DIFFERENCE} s of a depth map")
+    return [(images[i], maps[j]) for i, j in pairs]
 
 
 def associate(images: Sequence[float], maps: Sequence[float]) -> list[tuple[int, int]]:

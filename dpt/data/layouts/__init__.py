@@ -14,7 +14,7 @@ from dpt.data.annotations import FORMATS, unread_files
 from dpt.data.annotations.base import NoMasksError
 from dpt.data.formats import io
 from dpt.data.layouts.base import Detected, Folder, Layout, Match, Row
-from dpt.data.layouts.listed import match_label_tool, match_tables
+from dpt.data.layouts.listed import match_label_tool, match_stamps, match_tables
 from dpt.data.layouts.pictures import match_pictures, names_like_labels
 from dpt.data.layouts.values import band_settings
 from dpt.files import DataError, few, files_below, plural, printable
@@ -23,10 +23,10 @@ from dpt.validation import PlainMapping
 __all__ = ["LAYOUTS", "Detected", "Folder", "Layout", "Row", "detect"]
 
 LAYOUTS: list[Layout] = [partial(match_label_tool, tool) for tool in FORMATS.values()]
-LAYOUTS += [match_tables, match_pictures]
+LAYOUTS += [match_stamps, match_tables, match_pictures]
 """In the order in which they take label files: each sees those that the ones before it leave."""
 _MAX_FILES = 500_000
-_MAX_PLACES = 12  # of files that are not used, which are noted
+_MAX_PLACES = 6  # of files that are not used, which are noted
 _RIVAL = 0.5  # a reading with this fraction of the best one's images makes a question
 
 

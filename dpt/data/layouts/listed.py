@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dpt.data.annotations.base import UNLABELLED, AnnotationFormat, Annotations
 from dpt.data.datasets.annotated import format_named, read_annotations
+from dpt.data.datasets.indoor import stamped_pairs
 from dpt.data.layouts.base import SUFFIXES, Detected, Folder, Match, Row
 from dpt.data.layouts.pictures import KINDS, kind_of_word
 from dpt.data.layouts.splits import divide
@@ -124,6 +125,23 @@ class _ToolMatch(Match):
 
 def _below(folder: Folder, path: Path) -> str:
     return path.relative_to(folder.root).as_posix()
+
+
+def match_stamps(folder: Folder) -> Match | None:
+    """Pairs images and depth maps by their times, which ``rgb.txt`` and ``depth.txt`` list in the
+    folder of each sequence of TUM."""
+    if any(folder.given.get(key) for key in ("annotations", "images", "labels", "depth")):
+        return None
+    present, rows, lists = {*folder.paths}, list[Row](), list[str]()
+    for path in folder.paths:
+        base = Path(path).parent
+        others = (base / "depth.txt").as_posix()
+        if Path(path).name == "rgb.txt" and others in present:
+            pairs = stamped_pairs(folder.root / base)
+            named = [((base / i).as_posix(), (base / m).as_posix()) for i, m in pairs]
+            rows += [Row(image, depth=m) for image, m in named if {image, m} <= present]
+            lists += [path, others]
+    return PairMatch.of(rows, title=f"by times ({few(lists)})", key="", lists=lists)
 
 
 def match_tables(folder: Folder) -> Match | None:
