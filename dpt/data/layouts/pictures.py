@@ -41,7 +41,6 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TOKEN = re.compile(r"\d+|[^\W\d_]+|[\W_]")
 _MOST_COMPARED = 100  # names of label files, from which beginnings and ends are derived
 _MAX_ENDS = 4
-_LOSSLESS = (".png", ".bmp", ".gif")  # beside JPEGs
 
 
 def match_pictures(folder: Folder) -> PairMatch | None:
@@ -133,18 +132,23 @@ def _kinds_by_words(pictures: Sequence[str]) -> dict[str, Kind]:
     if there is no other folder of that kind. A picture beside a JPEG of its name has labels.
     """
     folders = _kinds_of_folders({os.path.dirname(path) for path in pictures})
-    stems = {path: os.path.splitext(path)[0] for path in pictures}
-    jpegs = {stems[path] for path in pictures if path.lower().endswith(io.JPEG_SUFFIXES)}
+    beside = _beside_jpegs(pictures)
     kinds: dict[str, Kind] = {}
     for path in pictures:
-        kind, name_kind = folders[os.path.dirname(path)], _kind_of_name(path)
-        if stems[path] in jpegs and path.lower().endswith(_LOSSLESS):
-            name_kind = name_kind or "labels"
+        kind = folders[os.path.dirname(path)]
+        name_kind = _kind_of_name(path) or beside.get(path, "")
         is_open = not kind or (kind == "images" and name_kind not in folders.values())
         if name_kind == "unused" or is_open:
             kind = name_kind or kind
         kinds[path] = kind or "images"
     return kinds
+
+
+def _beside_jpegs(pictures: Sequence[str]) -> dict[str, Kind]:
+    """Returns the kind of the files with the name of a JPEG beside them."""
+    jpegs = {os.path.splitext(p)[0] for p in pictures if p.lower().endswith(io.JPEG_SUFFIXES)}
+    others = [path for path in pictures if path.lower().endswith((".png", ".bmp", ".gif"))]
+    return {path: "labels" for path in others if os.path.splitext(path)[0] in jpegs}
 
 
 def _kinds_of_folders(directories: set[str]) -> dict[str, Kind | Literal[""]]:
