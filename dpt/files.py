@@ -199,7 +199,8 @@ def decoding(path: str | Path, kind: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:
-        text = " ".join(str(error).replace(repr(str(path)), "the file").split())
+        text = re.sub(r"<_io\.\w+ object at \w+>", "by its first bytes", str(error))
+        text = " ".join(text.replace(repr(str(path)), "the file").split())
         raise DataError(f"{path}: cannot be read as {kind} ({text}): {COPY_AGAIN}") from None
 
 

@@ -395,7 +395,8 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
         remedy = "save metres, or train task.kind=relative"
         yield scan.finding("warning", "depth_normalised", message, remedy)
     what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
-    remedy = "convert disparity to depth: metres = focal length x baseline / disparity"
+    remedy = "flip maps that are upside down, as PFM files may be; convert disparity to depth: "
+    remedy += "metres = focal length x baseline / disparity"
     above = measure.AGREEING if len(maps) >= measure.MANY_IMAGES else 1.0
     yield from scan.count("depth_inverse", maps, lambda d: d.grows_down, what, remedy, above=above)
 

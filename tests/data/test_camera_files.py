@@ -67,6 +67,8 @@ FILES = {
     "Camera.cx: 31\nCamera.cy: 23\nCamera.k1: 0.0\nCamera.width: 64\n"
     "Camera.height: 48\nDepthMapFactor: 5000.0\n",
     "cameras.txt": "# Number of cameras: 1\n1 PINHOLE 64 48 60.5 61.5 31 23\n",
+    "00000000_cam.txt": "extrinsic\n1 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n\n"
+    "intrinsic\n60.5 0 31\n0 61.5 23\n0 0 1\n\n425 2.5\n",
     "scene.txt": "colorHeight = 48\ncolorWidth = 64\nfx_color = 60.5\nfy_color = 61.5\n"
     "mx_color = 31\nmy_color = 23\nfx_depth = 1\n",
     "table.csv": "image,fx,fy,cx,cy\nphoto,60.5,61.5,31,23\nother,1,1,1,1\n",
@@ -134,6 +136,7 @@ def test_camera_file_with_distortion_warns(tmp_path, caplog, name, text):
         ("cameras.txt", "1 PINHOLE 64 48 60 61 31 23\n2 PINHOLE 64 48 61 61 31 23\n"),
         ("cameras.txt", "1 OPENCV_FISHEYE 64 48 60 61 31 23 0 0 0 0\n"),
         ("SN1.conf", "[LEFT_CAM_HD]\nfx=60\nfy=60\ncx=31\ncy=23\n[LEFT_CAM_VGA]\nfx=30\n"),
+        ("cameras.bin", "COLMAP"),
         ("two.json", json.dumps({"color": {"fx": 1}, "depth": {"fx": 2}})),
         ("ros.yaml", f"{ROS}distortion_model: equidistant\n"),
     ],

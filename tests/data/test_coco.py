@@ -214,6 +214,11 @@ def with_nulls(content):
         row.setdefault("segments_info", None)
 
 
+def with_urls_alone(content):
+    for row in content["images"]:
+        row.update(coco_url=f"http://host/train/{row.pop('file_name')}")
+
+
 def with_names(change):
     def renamed(content):
         for row in content["images"]:
@@ -227,6 +232,7 @@ def with_names(change):
     [
         with_texts_and_floats,
         with_nulls,
+        with_urls_alone,
         with_names(lambda name: f"http://host:80/a%20b/{name}?raw=1#x"),
         with_names(lambda name: f".\\..\\train\\{name}"),
         with_names(lambda name: name.replace(".jpg", ".JPG")),

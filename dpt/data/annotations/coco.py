@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 from pycocotools import mask as coco
-from pydantic import Field, TypeAdapter
+from pydantic import AliasChoices, Field, TypeAdapter
 
 from dpt.data.annotations import base
 from dpt.data.formats import io, rle, rules
@@ -37,7 +37,7 @@ _Byte = Annotated[int, Field(ge=0, le=255)]
 @dataclass(frozen=True, kw_only=True)
 class _Image:
     id: CocoId
-    file_name: str
+    file_name: Annotated[str, Field(validation_alias=AliasChoices("file_name", "coco_url"))]  # LVIS
     height: _Side | None = None  # unknown to Label Studio for images without an object
     width: _Side | None = None
 

@@ -33,6 +33,11 @@ _FISHEYE = re.compile("fisheye|equidistant|kannala|omni|mei", re.IGNORECASE)
 _HEIGHTS = ("height", "image_height", "h", "yres", "color_height")
 _WIDTHS = ("width", "image_width", "w", "xres", "color_width")
 _WIDTH_AND_HEIGHT = ("resolution", "S_rect_02")  # of Kalibr and KITTI
+_OTHER_FILES = {
+    ".bin": "export COLMAP's as text: colmap model_converter --output_type TXT",
+    ".conf": "write fx, fy, cx and cy of one camera and resolution (ZED's LEFT_CAM_HD) as JSON",
+}
+_MVSNET = re.compile(r"^intrinsic\s((?:\s*\S+){9})", re.MULTILINE)
 _NAMED = re.compile(r"^ *[\w.]+\s*[:=]", re.MULTILINE)  # of YAML, or of lines name: value
 
 
@@ -113,7 +118,7 @@ class FocalLength:
 class CameraFile:
     """A file of intrinsics, for all images or with a row for each.
 
-    - Text: the 3×3 numbers of K, or 4×4; COLMAP's ``cameras.txt`` of one camera.
+    - Text: the 3×3 numbers of K, or 4×4; COLMAP's ``cameras.txt`` of one camera; MVSNet's.
     - JSON, YAML and lines ``name: value``: a matrix, OpenCV's and ROS' form of one, or four
       numbers, under the names of Open3D, OpenCV, ROS, RealSense, nerfstudio, Record3D, ORB-SLAM,
       ScanNet, KITTI (the left colour camera) and Kalibr (cam0). With width and height, K is scaled
@@ -163,6 +168,8 @@ def _read_cameras(path: Path, state: int) -> Mapping[str, StatedCamera]:
     """Reads a file; ``state`` is the time of its last change."""
     if path.suffix.lower() == ".csv":
         return dict(_table_rows(path))
+    if path.suffix.lower() in _OTHER_FILES:
+        raise DataError(f"{path}: is not read: {_OTHER_FILES[path.suffix.lower()]}")
     return {"": _camera_in(_content(read_text(path, limit=_MAX_BYTES), path), path)}
 
 
@@ -170,6 +177,9 @@ def _content(text: str, path: Path) -> Any:
     """Returns the values by names, or the numbers, in the text of a file."""
     if path.suffix.lower() == ".json" or text.lstrip().startswith("{"):
         return parse_json(text, path)
+    matrix = _MVSNET.search(text)
+    if matrix:
+        return matrix[1].split()
     if _NAMED.search(text):  # OpenCV's first line and tags are not of YAML 1.2
         text = re.sub(r"\A%YAML[^\n]*|!!opencv-matrix", "", text)
         return parse_yaml(re.sub(r"(?<!\s)\s*=\s*", ": ", text), path)

@@ -677,8 +677,7 @@ def _refuse_misread(maps: Sequence[np.ndarray], place: Path) -> None:
     """Raises DataError for lists of points, and for values with swapped bytes."""
     smallest = min((values.shape for values in maps), key=min)
     if min(smallest) < _MIN_SIDE:
-        fault = f"an array of {smallest}, which is no depth map"
-        raise DataError(f"{place}: {fault}: save depth as (H, W), or move other arrays elsewhere")
+        raise DataError(f"{place}: an array of {smallest}: save depth as (H, W), or remove it")
     shorts = [values for values in maps if values.dtype == np.uint16]
     # of multiples of 256, which 8 bits were scaled to, the low byte is 0
     if any((values & 255).any() for values in shorts):
