@@ -9,7 +9,7 @@ from photos import TINY, photo_of, save_picture, tiny
 
 import dpt
 from dpt.commands.export import _images
-from dpt.exporting.int8 import compare_outputs, export_int8, noise_of_layers
+from dpt.exporting.int8 import _choices, compare_outputs, export_int8, noise_of_layers
 from dpt.types.outputs import OutputSpec
 
 onnx = pytest.importorskip("onnx")
@@ -44,6 +44,18 @@ def test_noise_of_layers_is_that_of_their_inputs(tmp_path):
     expected = np.hypot(0.3, 1.0) / np.sqrt(0.3**2 + 1 + 1000**2)
     assert step > 2
     assert noises["layer1"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_products_with_probabilities_stay_in_float(tmp_path):
+    """Of many tokens, 8 bits would round most probabilities to 0."""
+    path = layers_file(tmp_path / "a.onnx", *[np.eye(4, dtype=np.float32)] * 2)
+    model = onnx.load(path)
+    model.graph.node[0].input[0] = "probabilities"
+    model.graph.node.insert(0, helper.make_node("Softmax", ["images"], ["probabilities"]))
+    onnx.save(model, path)
+    noises = noise_of_layers(path, torch.ones(1, 4))
+    assert [noise == np.inf for noise in noises.values()] == [True, False]
+    assert _choices(noises)[0] == ("layer0",)
 
 
 def test_compare_outputs_gives_mean_differences():
@@ -95,7 +107,7 @@ def test_layers_stay_in_float_until_the_loss_is_allowed(model, images, tmp_path,
     lose(0.5, 0.2, 0.01)
     path = tmp_path / "a.onnx"
     report = export_int8(model, path, images)
-    assert len(report.kept) == 4
+    assert len(report.kept) == 8  # with the products of 4 blocks with their probabilities
     kinds = {node.name: node.input[0] for node in onnx.load(path).graph.node}
     assert not any(kinds[name].endswith("DequantizeLinear_Output") for name in report.kept)
 

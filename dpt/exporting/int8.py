@@ -3,11 +3,13 @@
 It is static: the range of each tensor is that of calibration images. Weights have a scale for each
 channel. Layers whose rounding costs too much stay in float:
 
-1. All layers are quantised (:data:`KINDS`), and the loss is measured: the difference of the outputs
-   for every fourth image, which does not calibrate.
-2. If it is larger than allowed, the layers are sorted by their noise, which is the relative error
+1. Products with the probabilities of attention stay in float: of N tokens, most probabilities are
+   near 1 / N, and 8 bits over 0..1 round those below 1 / 510 to 0.
+2. All other layers are quantised (:data:`KINDS`), and the loss is measured: the difference of the
+   outputs for every fourth image, which does not calibrate.
+3. If it is larger than allowed, the layers are sorted by their noise, which is the relative error
    of their inputs when these are rounded to 8 bits, and the noisiest 2, 4, 8, ..., up to half of
-   all, stay in float, until the loss is small enough.
+   all, stay in float too, until the loss is small enough.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -84,7 +87,7 @@ def export_int8(
         expected = [(image, outputs(image)) for image in images[::CHECKED]]
         specs = tensor_specs(model.outputs)
         noises = noise_of_layers(source, calibrating[0])
-        choices = _choices(sorted(noises, key=lambda name: noises[name], reverse=True))
+        choices = _choices(noises)
         for number, kept in enumerate(choices, start=1):
             log.info("%s: round %d of at most %d", path, number, len(choices))
             quantize(source, target, calibrating, kept)
@@ -97,12 +100,15 @@ def export_int8(
         raise ValueError(f"{path} was not written: {fault}: set --max-loss, or calibrate with more")
 
 
-def _choices(by_noise: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns which layers stay in float: none, then the noisiest, up to half of all."""
+def _choices(noises: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Returns which layers stay in float: those of infinite noise, and of the others none, then the
+    noisiest, up to half of all."""
+    by_noise = sorted(noises, key=lambda name: noises[name], reverse=True)
+    always = [*noises.values()].count(inf)
     counts = [0]
-    while 2 * counts[-1] <= len(by_noise):
+    while 2 * counts[-1] <= len(by_noise) - always:
         counts.append(2 * counts[-1] or 2)
-    return [tuple(by_noise[:count]) for count in counts[:-1]]
+    return [tuple(by_noise[: always + count]) for count in counts[:-1]]
 
 
 def compare_outputs(
@@ -124,15 +130,11 @@ def compare_outputs(
 
 
 def noise_of_layers(path: Path, image: Tensor) -> dict[str, float]:
-    """Returns the noise of each layer of an ONNX file for an image, by the name of its node."""
+    """Returns the noise of each layer of an ONNX file for an image, by the name of its node; of
+    those that take the probabilities of attention it is infinite."""
     onnx = require("onnx", "int8", extra="onnx")
     model = onnx.load(path)
-    weights = {tensor.name for tensor in model.graph.initializer}
-    layers = {
-        node.name: [name for name in node.input[:2] if name not in weights]
-        for node in model.graph.node
-        if node.op_type in KINDS
-    }
+    layers = _inputs_of_layers(model.graph)
     given = {value.name for value in (*model.graph.input, *model.graph.output)}
     inner = {name for names in layers.values() for name in names} - given
     model.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, sorted(inner)))
@@ -140,7 +142,18 @@ def noise_of_layers(path: Path, image: Tensor) -> dict[str, float]:
         onnx.save(model, Path(folder, "all.onnx"), save_as_external_data=True)
         values = {"images": image, **files.onnx_session(Path(folder, "all.onnx"))(image)}
     noises = {name: _noise(values[name].float()) for names in layers.values() for name in names}
+    noises |= {node.output[0]: inf for node in model.graph.node if node.op_type == "Softmax"}
     return {layer: max(noises[name] for name in names) for layer, names in layers.items()}
+
+
+def _inputs_of_layers(graph: Any) -> dict[str, list[str]]:
+    """Returns the inputs of each layer that are no weights, by the name of its node."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return {
+        node.name: [name for name in node.input[:2] if name not in weights]
+        for node in graph.node
+        if node.op_type in KINDS
+    }
 
 
 def _noise(values: Tensor) -> float:
@@ -178,11 +191,14 @@ def _quantize_openvino(
     with files.quiet(f"{target.name}: NNCF cannot quantise this model"):
         openvino = require("openvino", "int8", extra="openvino")
         nncf = require("nncf", "int8", extra="openvino")
+        alphas = nncf.AdvancedSmoothQuantParameters(matmul=0.5)
         quantized = nncf.quantize(
             openvino.Core().read_model(source),
             nncf.Dataset([image.numpy() for image in images]),
             preset=nncf.QuantizationPreset.MIXED,
             subset_size=len(images),
+            model_type=nncf.ModelType.TRANSFORMER,  # SmoothQuant: a few channels are far larger
+            advanced_parameters=nncf.AdvancedQuantizationParameters(smooth_quant_alphas=alphas),
             ignored_scope=nncf.IgnoredScope(names=list(kept), validate=False),
         )
         openvino.save_model(quantized, target, compress_to_fp16=False)
