@@ -435,7 +435,8 @@ def _find_grid(count: int, num_tokens: int, grid: Grid | None, new: Grid) -> tup
             if 0 < height * width == count - slots:
                 return slots, (height, width)
     patches = f"{_times(grid)} patches" if grid else "a square of patches"
-    raise ValueError(f"pos_embed has {count} slots: not {patches} and {num_tokens} tokens")
+    fault = f"pos_embed has {count} slots: not {patches} and {num_tokens} tokens"
+    raise ValueError(f"{fault}: set model.encoder.image_size (timm: img_size) to the file's")
 
 
 def _times(sides: Sequence[int]) -> str:
