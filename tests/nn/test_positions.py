@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cubic import cubic_reference
 
 from dpt.nn.vit import axial_rotation, resize_dinov2, resize_positions, sincos_1d, sincos_2d
 
@@ -12,34 +13,6 @@ from dpt.nn.vit import axial_rotation, resize_dinov2, resize_positions, sincos_1
 def codes(height, width, dim=3, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(1, height * width, dim, generator=generator, dtype=dtype)
-
-
-def cubic_axis(values, new, scale):
-    """Cubic convolution (a = -0.75, edges repeated) of axis 0 to ``new`` samples."""
-
-    def kernel(t, a=-0.75):
-        t = abs(t)
-        if t <= 1:
-            return (a + 2) * t**3 - (a + 3) * t**2 + 1
-        return a * (t**3 - 5 * t**2 + 8 * t - 4) if t < 2 else 0.0
-
-    rows = []
-    for i in range(new):
-        source = (i + 0.5) / scale - 0.5
-        left = math.floor(source)
-        sources = range(left - 1, left + 3)
-        inside = [min(max(k, 0), len(values) - 1) for k in sources]
-        rows.append(
-            sum(kernel(source - k) * values[i] for k, i in zip(sources, inside, strict=True))
-        )
-    return np.stack(rows)
-
-
-def cubic_reference(x, old, new, offset):
-    maps = x.numpy().reshape(*old, -1)
-    maps = cubic_axis(maps, new[0], (new[0] + offset) / old[0])
-    maps = cubic_axis(maps.swapaxes(0, 1), new[1], (new[1] + offset) / old[1]).swapaxes(0, 1)
-    return maps.reshape(1, new[0] * new[1], -1)
 
 
 def test_sincos_2d_is_row_code_then_column_code():
