@@ -248,7 +248,8 @@ def _reading_of(
             folder.note(f"not used: {count}, without an image that has labels, or named twice")
         return paths, named
     if present and "train" not in present and "train" in map(_split_of, paths):
-        raise DataError(f"{folder.root}: no image of train has labels: remove {few(paths)}")
+        fault = "no image of train has labels"
+        raise DataError(f"{folder.root / paths[0]}: {fault}: add them, or remove {few(paths)}")
     folder.leave_out(paths, ", which do not name images of train and of val or test", "file")
     return paths, []
 
