@@ -30,7 +30,7 @@ UNREAD: tuple[tuple[str, bytes, str], ...] = (
     (".json", rb'"annotator"\s*:', "Label Studio's JSON-MIN: export JSON"),
     (".xml", rb"<pt\b", "LabelMe's XML: let CVAT read it, and export CVAT for images 1.1"),
     (".xml", rb"<bndbox\b", "boxes, as Pascal VOC's: draw polygons or masks"),
-    (".xml", rb"<(Vertex|Coordinate)\b", "contours, as Aperio's: draw them as PNG masks"),
+    (".xml", rb"<(Vertex|Coordinate|Shapes)\b", "contours, as Aperio's: draw them as PNG masks"),
     (".txt", rb"\A\s*\d+[ \t]\d\d\S*([ \t]\d\S*){3}", "YOLO's in pixels: export fractions"),
     (".txt", rb"\A\s*[^\s\d.+-].*?([ \t][-\d.]+){4}", "YOLO's with names: export class ids"),
 )
