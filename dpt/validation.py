@@ -29,14 +29,13 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
+"""Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
+
 
 class Settings:
     """The base class of dataclasses that refuse unknown keys, NaN and infinity."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = STRICT
-
-
-"""Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
 
 def validate(target: Any, value: Any, where: str) -> Any:

@@ -328,7 +328,7 @@ def _misfit(sample: Sample, key: str, shape: tuple[int, ...], dataset: Dataset) 
     path = paths.get(key) or paths.get("objects") or "its file"
     remedy = "pair the right files, or resize them to one size (all but the image by nearest)"
     if shape[:2] == (width, height):
-        remedy = "exchange width and height where it states them, or turn it by 90 degrees"
+        remedy = "exchange width and height in the label file, or turn the labels by 90 degrees"
     elif aspects_agree(shape, (height, width)):
         remedy = "set data.resize_labels=true if it shows all of the image"
     fault = f"image is {width}x{height} but its {key} {shape[1]}x{shape[0]} ({path})"

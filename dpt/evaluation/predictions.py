@@ -337,12 +337,14 @@ class LabelsCheck:
     """Counts predicted ids, from -1 on, at the labelled pixels of each class."""
 
     lowest_id = -1
-    """Of those that are compared."""
+    """Smaller ids are not compared."""
     codes_of_class = 1
+    """A code divided by it is an id."""
 
     def __init__(self, class_names: Sequence[str], rule: rules.LabelRule | None = None) -> None:
         self.class_names = class_names
-        self.ids_of_class = (rule and rule.ids_of_class) or ()
+        file_ids = (rule and rule.ids_of_class) or ()
+        self.class_of_file_id = {i: k for k, row in enumerate(file_ids) for i in row}
         self.counts = csr_array((MAX_ID + 2, len(class_names)), dtype=np.int64)
         self.regions: list[tuple[int, int, int, int]] = []
         """:func:`_regions` of prediction and labels, of the first images."""
@@ -386,7 +388,7 @@ class LabelsCheck:
         likely = self._other_order(ids, recalls, accuracy)
         if likely:
             remarks.append(f"{likely} (the mean accuracy is {accuracy:.2g})")
-        elif len(ids) == 1 <= largest or not accuracy:
+        elif (len(ids) == 1 and largest) or not accuracy:
             shown = few([str(i) for i in ids], 5)
             remarks.append(f"all predicted ids are {shown}: the mean accuracy is {accuracy:.2g}")
         boxes, regions, true_boxes, true_regions = np.sum(self.regions, axis=0)
@@ -413,6 +415,8 @@ class LabelsCheck:
         if not is_sure or best.sum() / recalls.any(0).sum() < accuracy + 0.1:
             return ""
         shown = few([f"{names.get(i, i)} on {names[k]}" for i, k in moved.items()])
+        if class_of_id.items() <= self.class_of_file_id.items():
+            return f"predicted {shown}: ids of the label files?"
         offsets = {i - k for i, k in class_of_id.items()}
         cause = {(1,): "ids one too high", (-1,): "ids one too low"}.get((*offsets,))
         return f"predicted {shown}: {cause or 'classes in another order'}?"
@@ -429,9 +433,12 @@ class SegmentsCheck(LabelsCheck):
 
 
 def _regions(codes: np.ndarray) -> tuple[int, int]:
-    """Returns how many connected regions are rectangles, and how many regions there are; without
-    regions below 64 pixels, the whole image, and codes below 0."""
-    masks = [(codes == code).astype(np.uint8) for code in np.unique(codes[codes >= 0])]
+    """Returns how many connected regions of one code are rectangles, and how many there are.
+
+    Codes below 0, regions below 64 pixels and one that fills the image do not count.
+    """
+    present, pixels = np.unique(codes[codes >= 0], return_counts=True)
+    masks = ((codes == code).astype(np.uint8) for code in present[pixels >= 64])  # one at a time
     stats = [cv2.connectedComponentsWithStats(mask)[2][1:] for mask in masks]
     _, _, width, height, area = np.concatenate([*stats, np.zeros((0, 5), int)]).T
     counts = (area >= 64) & (area < codes.size)

@@ -3,7 +3,7 @@
 It is static: the range of each tensor is that of calibration images. Weights have a scale for each
 channel. Layers whose rounding costs too much stay in float:
 
-1. Products with the probabilities of attention stay in float: of N tokens, most probabilities are
+1. Products with the probabilities of attention stay in float: with N tokens, most probabilities are
    near 1 / N, and 8 bits over 0..1 round those below 1 / 510 to 0.
 2. All other layers are quantised (:data:`KINDS`), and the loss is measured: the difference of the
    outputs for every fourth image, which does not calibrate.

@@ -21,7 +21,6 @@ Padding = Literal["bottom_right", "center"]
 Size = tuple[int, int]
 Window = tuple[EllipsisType, slice, slice]
 """The index of the original pixels in a padded image or map."""
-"""Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
 
 class Encoder(nn.Module):

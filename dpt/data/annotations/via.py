@@ -137,7 +137,7 @@ def _class_attribute(regions: Sequence[_Region], source: Path) -> _ClassAttribut
     names = [*columns]
     if len(names) > 1 and _CLASS_ATTRIBUTE not in names:
         fault = f"the attributes {few(names, 6)} of regions could each be the class"
-        raise DataError(f"{source}: {fault}: rename the one that is to {_CLASS_ATTRIBUTE!r}")
+        raise DataError(f"{source}: {fault}: name the right one {_CLASS_ATTRIBUTE!r}")
     name = _CLASS_ATTRIBUTE if len(names) > 1 else names[0]
     classes = {text for texts in columns[name] if texts for text in texts}
     return _ClassAttribute(name, classes.pop() if len(classes) == 1 else None)

@@ -64,7 +64,7 @@ def _unpack_members(archive: Path, staging: Path, unpack: Mapping[str, str]) -> 
             continue
         target = staging.joinpath(rules[source], *names[len(source) :]).resolve()
         if not (member.is_plain and target.is_relative_to(staging)):
-            raise DataError(f"{archive}: member {member.name!r} is a link or outside: not unpacked")
+            raise DataError(f"{archive}: member {member.name!r} is a link or outside: mend it")
         total += max(member.size, _BLOCK)
         if total > limit:
             fault = f"unpacks to more than {limit / 1e9:.1f} GB (at {member.name})"

@@ -215,7 +215,7 @@ class FolderDataset(FileDataset):
             paths = scan(folder, name, suffixes, option=option)
             if paths.keys().isdisjoint(keys):
                 names = f"such as {keys[0]}, with a file of {folder}, such as {next(iter(paths))}"
-                raise DataError(f"no image pairs, {names}: set data.images_name and {option}")
+                raise DataError(f"no image pairs, {names}: set %stem in data.images_name, {option}")
             every_map.append(_Maps(kind, is_of_split, paths))
         return every_map
 
@@ -363,7 +363,8 @@ class FolderDataset(FileDataset):
         chosen = [path for path, split in split_of_path.items() if split == self.split_on_disk]
         if not chosen:
             names = ", ".join(sorted({*split_of_path.values()} - {""}))
-            raise DataError(f"{annotations.source}: its splits are {names}: set data.split_names")
+            key = f"data.split_names.{self.listed_split}"
+            raise DataError(f"{annotations.source}: its splits are {names}: set {key} to one")
         left_out = [path.name for path, split in split_of_path.items() if not split]
         if left_out:
             count = f"{len(left_out)} of {len(split_of_path)} images"

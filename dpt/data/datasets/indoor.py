@@ -151,8 +151,8 @@ class SunRgbdDataset(FileDataset):
         numbers = {f.strip("/").removeprefix("SUNRGBD/"): i for i, f in enumerate(folders)}
         absent = [name for name in names if name not in numbers]
         if absent:
-            fault = f"does not list {len(absent)} of {len(names)} frames ({few(absent)})"
-            raise DataError(f"{self.folder / _FRAMES}: {fault}: set data.labels=false")
+            fault = f"{self.folder / _FRAMES}: lacks {len(absent)} frames ({few(absent)})"
+            raise DataError(f"{fault}: get it again or set data.labels=false")
         return numbers
 
     def _frame(self, name: str, mask: int | None) -> Files:
@@ -240,7 +240,7 @@ def stamped_pairs(folder: Path) -> list[tuple[str, str]]:
     map_times, maps = _read_stamps(folder / "depth.txt")
     pairs = associate(times, map_times)
     if not pairs:
-        raise DataError(f"{folder}: no image is within {MAX_DIFFERENCE} s of a depth map")
+        raise DataError(f"{folder}: no image within {MAX_DIFFERENCE} s of a map: mend rgb.txt")
     return [(images[i], maps[j]) for i, j in pairs]
 
 
@@ -268,7 +268,7 @@ def _read_stamps(path: Path) -> tuple[list[float], list[str]]:
     for line in read_list(path):
         match = re.match(r"([0-9]+(?:\.[0-9]*)?)\s+(?!/|.*\.\.)(\S+)", line)
         if match is None:
-            raise DataError(f"{path}: line {line!r} must be a time in seconds and a file name")
+            raise DataError(f"{path}: line {line!r} must be a time and a file name: mend it")
         stamps.append((float(match[1]), match[2]))
     stamps.sort()
     return [time for time, _ in stamps], [name for _, name in stamps]

@@ -88,7 +88,7 @@ def read_bands(path: str | Path, part: FilePart, *, data: bytes | None = None) -
     chosen, values = [int(band) for band in part.bands], every_band.values
     if max(chosen) >= values.shape[2]:
         count = values.shape[2]
-        raise DataError(f"{path}: holds {count} bands, from 0: correct data.bands={chosen}")
+        raise DataError(f"{path}: holds {count} bands, counted from 0: correct data.bands={chosen}")
     missing = every_band.missing[..., chosen]
     return Bands(path, np.ascontiguousarray(values[..., chosen]), missing)
 

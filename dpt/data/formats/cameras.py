@@ -37,7 +37,7 @@ _OTHER_FILES = {
     ".bin": "export COLMAP's as text: colmap model_converter --output_type TXT",
     ".conf": "write fx, fy, cx and cy of one camera and resolution (ZED's LEFT_CAM_HD) as JSON",
 }
-_MVSNET = re.compile(r"^intrinsic\s((?:\s*\S+){9})", re.MULTILINE)
+_MVSNET = re.compile(r"^intrinsic((?:\s+[-+.\deE]+){9})", re.MULTILINE)
 _NAMED = re.compile(r"^ *[\w.]+\s*[:=]", re.MULTILINE)  # of YAML, or of lines name: value
 
 

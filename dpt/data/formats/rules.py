@@ -216,8 +216,8 @@ class LabelRule:
 
     Args:
         num_classes: at most 255. None: the number of rows of ``label_map`` or ``class_names``.
-        class_names: one for each class; by default ``class_ID`` if each has one id, or ``class_0``,
-            ...
+        class_names: one for each class; by default ``class_`` and its id, or its position if a
+            class has several ids.
         ignore_index: the value, or values, that mean "unlabelled" in the files. Other values
             outside the classes are an error. Not used with ``label_map``.
         label_map: the file's ids of each class, see ``LabelMap``. None: the ids in the files are
@@ -286,8 +286,8 @@ def _count_classes(count: int | None, *tables: Sequence[object]) -> int:
     sizes = {len(table) for table in tables if table}
     count = next(iter(sizes), 0) if count is None else count
     if not sizes <= {count} or not 1 <= count <= 255:
-        fault = f"data.num_classes={count}, of 1 to 255, data.label_map and data.class_names"
-        raise DataError(f"{fault} must agree: dpt fit DIR --plan prints the classes of masks")
+        fault = f"data.num_classes={count} must be 1 to 255, as many as the rows of data.label_map"
+        raise DataError(f"{fault} and data.class_names: dpt fit DIR --plan prints the classes")
     return count
 
 

@@ -95,7 +95,7 @@ def _refusal(folder: Folder) -> DataError:
     hint = f"; convert images of {unread}, which are not read, to JPEG or PNG" if unread else ""
     names = [f"set {setting}, or " for setting in names_like_labels(folder.pictures)]
     remedy = unread_files(folder.root, folder.paths) or (
-        f"{''.join(names)}give an image and its one label file one name in folders such as "
+        f"{''.join(names)}give each image and its label file the same name, in folders such as "
         "images and masks (or depth), or set data.images=FOLDER data.labels=FOLDER (or "
         "data.depth=FOLDER); if its folders are classes, use python train.py task=classification "
         "data=imagefolder"

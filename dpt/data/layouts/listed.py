@@ -156,7 +156,7 @@ def match_tables(folder: Folder) -> Match | None:
             folder.note(f"not used: {error}")
             folder.used.add(path)
             continue
-        rows = _rows_of_table(folder, path, lines)
+        rows = lines and _rows_of_table(folder, path, lines)
         if rows:
             tables[path] = rows
     rows = _with_splits(folder, tables)

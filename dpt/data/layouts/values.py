@@ -175,15 +175,19 @@ _HEADERS = ("name", "names", "class", "classes", "label", "labels")  # of a list
 _NAME_COLUMNS = ("name", "classname", "labelname", "categoryname", "title", "category", *_HEADERS)
 _ID_COLUMNS = ("id", "classid", "labelid", "categoryid", "value", "index", "class", "label")
 _COLOR_COLUMNS = ("r", "red", "g", "green", "b", "blue")
+_RGB_COLUMNS = ("color", "colour", "rgb", "colorrgb", "hex")
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _Color = tuple[_Byte, _Byte, _Byte]
 
 
 def _rgb(color: object) -> object:
-    """Returns ``[80, 227, 194]`` for Supervisely's ``#50E3C2``, and other values as they are."""
-    if isinstance(color, str) and re.fullmatch("#[0-9a-fA-F]{6}", color):
+    """Returns ``[80, 227, 194]`` for Supervisely's ``#50E3C2``, the numbers of other text, None
+    without one, and other values as they are."""
+    if not isinstance(color, str):
+        return color
+    if re.fullmatch("#[0-9a-fA-F]{6}", color):
         return list(bytes.fromhex(color[1:]))
-    return color
+    return re.findall(r"\d+", color) or None
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ class ClassRow:
 
     name: Annotated[str, Field(validation_alias=AliasChoices("name", "title"))]
     id: int | None = None
-    color: Annotated[_Color, BeforeValidator(_rgb)] | None = None
+    color: Annotated[_Color | None, BeforeValidator(_rgb)] = None
 
 
 @dataclass
@@ -256,9 +260,10 @@ def _rows_of_table(lines: Sequence[str]) -> list[Plain]:
         return []
     unknown: Sequence[str | None] = [None] * len(names[0])
     ids = [*_present(_ID_COLUMNS, numeric), unknown][0]
-    colors = [*zip(*_present(_COLOR_COLUMNS, numeric), strict=True)] or unknown
+    texts = [*_present(_RGB_COLUMNS, columns), unknown][0]
+    colors = [*zip(*_present(_COLOR_COLUMNS, numeric), strict=True)] or texts
     classes = zip(names[0], ids, colors, strict=True)
-    return [{"name": name, "id": i, "color": color} for name, i, color in classes if name]
+    return [{"name": name, "id": i or None, "color": color} for name, i, color in classes if name]
 
 
 def _present(words: Sequence[str], columns: Mapping[str, list[str]]) -> list[Sequence[str | None]]:
@@ -564,7 +569,7 @@ def read_masks(paths: Sequence[Path], file: ClassFile, given: PlainMapping) -> M
             values = _with_ids(values)
         masks = Masks(paths=paths, values=values, file=file, given=given, use_palette=use_palette)
         if len(values) < 2:
-            raise masks.fault("all hold one value, but where transparent: save each class as an id")
+            raise masks.fault("all hold one value, or are transparent: save each class as an id")
         examples = {len(value): value for value in values}
         masks.ask_for_objects(counts)
         if 3 not in examples:
@@ -608,7 +613,7 @@ def _count_values(
             counts.append(of_file)
             values.update(of_file)
             if len(values) > io.MAX_COLORS:
-                raise DataError(f"{paths[0].parent}: pictures of many colours, not masks")
+                raise DataError(f"{paths[0].parent}: pictures, not masks: take them out")
     return values, counts
 
 
