@@ -107,8 +107,7 @@ def evaluate(source: Run | Path | str = "checkpoint=null", *overrides: str) -> R
         from dpt.evaluation.evaluate import evaluate as score
 
         scored = score(config)
-    headlines, lower_is_better = scored.headlines, scored.lower_is_better
-    return Run(config.folder, scored.scores, config.values, headlines, lower_is_better)
+    return Run(config.folder, config=config.values, **vars(scored))
 
 
 def check(*overrides: str) -> list[Finding]:

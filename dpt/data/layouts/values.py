@@ -684,8 +684,9 @@ def _refuse_misread(maps: Sequence[np.ndarray], place: Path) -> None:
     if min(smallest) < _MIN_SIDE:
         raise DataError(f"{place}: an array of {smallest}: save depth as (H, W), or remove it")
     shorts = [values for values in maps if values.dtype == np.uint16]
+    low_bytes = [values[values > 0] & 255 for values in shorts]
     # of multiples of 256, which 8 bits were scaled to, the low byte is 0
-    if any((values & 255).any() for values in shorts):
+    if 2 * sum(map(np.count_nonzero, low_bytes)) > sum(low.size for low in low_bytes):
         swapped = [values.byteswap() for values in shorts]
         if _roughness(shorts) > _ROUGHER * _roughness(swapped):
             remedy = "swap them (byteswap() of NumPy) and save PNG"
