@@ -212,7 +212,7 @@ def few(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
 
 def plural(count: int, noun: str) -> str:
     """Returns ``1 image``, ``3 images``, ``3 classes`` or ``3 entries``."""
-    plural_noun = re.sub("y$", "ie", noun) + ("es" if noun.endswith("s") else "s")
+    plural_noun = re.sub("(?<![aeiou])y$", "ie", noun) + ("es" if noun.endswith("s") else "s")
     return f"{count} {noun if count == 1 else plural_noun}"
 
 

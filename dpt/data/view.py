@@ -125,7 +125,7 @@ MAP_FILLS: dict[MapName, np.generic] = {
 """The values of the maps outside the image, in the types of the maps."""
 Resize = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
 _MAX_SIDE = 2**15 - 2
-"""Longest side of an array that OpenCV 4 warps, in pixels."""
+"""Longest side of an array that OpenCV warps, in pixels."""
 
 
 def view_sample(sample: Sample, view: View) -> Sample:

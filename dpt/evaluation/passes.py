@@ -208,7 +208,7 @@ def score_files(config: EvaluateConfig, dataset: Dataset) -> Scorer:
     if "segmentation" in objectives:
         rule, names = dataset.label_rule, dataset.info.class_names
         checks["segmentation"] = predictions.LabelsCheck(names, rule)
-    for name in {"panoptic", "instance"} & objectives.keys():
+    for name in sorted({"panoptic", "instance"} & objectives.keys()):
         checks[name] = predictions.SegmentsCheck(dataset.info.class_names)
     if "depth" in objectives:
         scorer.notes["predictions_kind"] = predicted.kind

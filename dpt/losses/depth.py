@@ -121,8 +121,10 @@ class ScaleInvariantLoss(nn.Module):
         """Returns the loss; ``target`` is in metres, ``prediction`` in any unit of depth."""
         error, valid = _log_error(prediction, target, valid, self.eps)
         loss = _sqrt(_mean_and_variance(error, valid)[1]).mean()
-        gradients: Tensor = self.gradient_matching(error, torch.zeros_like(error), valid)
-        return loss + self.gradient_weight * gradients
+        if self.gradient_weight > 0:
+            gradients = self.gradient_matching(error, torch.zeros_like(error), valid)
+            loss = loss + self.gradient_weight * gradients
+        return loss
 
 
 @register("ssi")
@@ -161,8 +163,10 @@ class ScaleShiftInvariantLoss(nn.Module):
         rank = torch.arange(ordered.shape[1], device=ordered.device)
         total = torch.where(rank < kept, ordered, 0.0).sum(1, keepdim=True)
         loss = (total / (2 * count.clamp(min=1))).mean()
-        gradients: Tensor = self.gradient_matching(aligned, aligned_target, valid)
-        return loss + self.gradient_weight * gradients
+        if self.gradient_weight > 0:
+            gradients = self.gradient_matching(aligned, aligned_target, valid)
+            loss = loss + self.gradient_weight * gradients
+        return loss
 
 
 class LogVarianceLoss(nn.Module):
