@@ -220,7 +220,7 @@ def test_evaluation(start, joint_run, tmp_path, number, ranks):
         "evaluate",
         f"checkpoint={joint_run / 'checkpoints/last.ckpt'} data=scenes",
         "data.val.length=100000 data.num_workers=1 trainer.accelerator=cpu",
-        f"data.image_size=[32,48] trainer.devices={ranks} run_dir={tmp_path}",
+        f"image_size=[32,48] trainer.devices={ranks} run_dir={tmp_path}",
         *(["trainer.strategy=ddp"] if ranks > 1 else []),
     )
     until(score, lambda: len(descendants(score.pid)) >= 2 * ranks - 1)
@@ -268,6 +268,7 @@ def test_a_run_whose_workers_hang_ends_with_its_last_checkpoint(start, tmp_path,
     for pid in descendants(run.pid):
         if Path(f"/proc/{pid}/cmdline").read_bytes() == command:
             os.kill(pid, signal.SIGSTOP)
+    time.sleep(1)  # for the batches that are there already
     line = ends(run, number, code=128 + number)
     assert (
         f"; no batch came for 20 s; go on from the last checkpoint: dpt train resume={tmp_path}"

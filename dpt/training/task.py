@@ -305,10 +305,9 @@ class StepGuard:
     def keep_statistics(self) -> None:
         """Copies BatchNorm's statistics; to be called when training starts, on its device."""
         norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
-        self.buffers = [b for norm in norms for b in norm.buffers()]
-        self.kept = [b.clone() for b in self.buffers]
-        # without a momentum BatchNorm computes the mean of all batches itself
-        self.momenta = [norm.momentum or 1.0 for norm in norms for _ in norm.buffers()]
+        self.norms = [norm for norm in norms if norm.num_batches_tracked is not None]
+        self.buffers = [b for norm in self.norms for b in norm.buffers()]
+        self.kept = [[b.clone() for b in norm.buffers()] for norm in self.norms]
 
     def checked(
         self, loss: Tensor, outputs: Mapping[str, HeadOutput], names: Sequence[str]
@@ -338,12 +337,13 @@ class StepGuard:
             scaler.unscale_(optimizer)
         norm = clipped_norm(trainer, optimizer, limit, algorithm)
         is_finite = norm.isfinite()
-        for now, kept, momentum in zip(self.buffers, self.kept, self.momenta, strict=True):
-            gain = 1 / (1 + trainer.global_step) / (1 - (1 - momentum) ** len(self.batches))
-            if gain > 1 and now.is_floating_point():
-                now.copy_(kept + gain * (now - kept))
-            kept.copy_(torch.where(is_finite, now, kept))
-            now.copy_(kept)
+        for norm_layer, statistics in zip(self.norms, self.kept, strict=True):
+            gain = 1 / (1 + trainer.global_step) / _share_of_updates(norm_layer, statistics[-1])
+            for now, kept in zip(norm_layer.buffers(), statistics, strict=True):
+                if now.is_floating_point():
+                    now.copy_(torch.where(gain > 1, kept + gain * (now - kept), now))
+                kept.copy_(torch.where(is_finite, now, kept))
+                now.copy_(kept)
         step, self.batches = (trainer.global_step, norm, self.batches), []
         if scaler is not None and scaler.get_scale() >= 1 and not is_finite:
             return norm  # an overflow of float16: GradScaler skips the step and halves its scale
@@ -388,6 +388,17 @@ class StepGuard:
         if self.in_a_row >= self.limit:
             fault = f"loss or gradient not finite in {self.in_a_row} steps in a row, see {path}"
             raise ValueError(f"{fault}: lower optim.lr, or set trainer.precision=32-true")
+
+
+def _share_of_updates(
+    norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm, count: Tensor
+) -> Tensor:
+    """Returns the share in a BatchNorm's statistics of the batches after the first ``count``."""
+    # without a momentum it computes the mean of all batches itself
+    momentum = norm.momentum or 1.0
+    # a model may have run several times since, as for views, or not, as its frozen parts
+    updates = count if norm.num_batches_tracked is None else norm.num_batches_tracked - count
+    return 1 - (1 - momentum) ** updates.clamp(min=1)
 
 
 def clipped_norm(

@@ -166,7 +166,10 @@ def test_a_stop_waits_for_accumulated_gradients(train, tmp_path, monkeypatch, ba
         cut = train(tmp_path / "cut", *run)
     assert checkpoint_of(cut)["global_step"] == 2
     resume_it(f"resume={cut}")
-    assert_same(state_of(cut), state_of(whole))
+    states = state_of(cut), state_of(whole)
+    for state in states:  # Lightning validates at such a stop
+        state["callbacks"].pop("RunCheckpoints")
+    assert_same(*states)
 
 
 def test_a_validation_that_ends_the_run_is_followed_by_its_last_checkpoint(train, tmp_path):
