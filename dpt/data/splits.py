@@ -59,7 +59,7 @@ def groups_shown(names: Sequence[str]) -> dict[str, list[str]]:
     return kinds
 
 
-_COORDINATE = "[-_.]+(?:x|y|r|c|row|col)?([0-9]+)"
+_COORDINATE = re.compile("(?:x|y|r|c|row|col)?([0-9]+)")
 
 
 def tiles_beside(names: Sequence[str], others: Sequence[str]) -> list[str]:
@@ -78,9 +78,16 @@ def tiles_beside(names: Sequence[str], others: Sequence[str]) -> list[str]:
 
 def _tiles(names: Sequence[str]) -> dict[str, tuple[str, int, int]]:
     """Returns scene, row and column (or column and row) of the names that end with two numbers."""
-    tile = re.compile(rf"([^/]+?){_COORDINATE * 2}[^/0-9]*$")
-    matches = {name: match for name in names if (match := tile.search(name))}
-    return {name: (match[1], int(match[2]), int(match[3])) for name, match in matches.items()}
+    tiles: dict[str, tuple[str, int, int]] = {}
+    for name in names:
+        words = re.split("[-_.]+", name.rpartition("/")[2])
+        while words and not re.search("[0-9]", words[-1]):  # the suffix
+            words.pop()
+        *scene, row, column = ["", "", *words]
+        numbers = _COORDINATE.fullmatch(row), _COORDINATE.fullmatch(column)
+        if numbers[0] and numbers[1] and any(scene):
+            tiles[name] = ("_".join(scene), int(numbers[0][1]), int(numbers[1][1]))
+    return tiles
 
 
 def original_name(name: str) -> str:

@@ -45,12 +45,13 @@ SUFFIXES: dict[Target, tuple[str, ...]] = {
 class DepthCoding:
     """How ``dpt predict`` wrote depth into a PNG file: depth = value · scale + offset.
 
-    Pixels whose metres were too large are 0 in the file.
+    ``beyond`` pixels, whose metres were too large, are 0 in the file.
     """
 
     scale: Positive
     offset: FiniteFloat
     unit: str
+    beyond: int = 0
 
     @property
     def kind(self) -> DepthKind:
