@@ -212,19 +212,19 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def list_faults(expected: Tensors, tensors: Tensors) -> str:
-    """Lists missing, unexpected and unfit tensors; empty if there are none."""
+    """Lists missing, unexpected and unfit tensors; empty if there are none.
+
+    Raises:
+        ValueError: a tensor that fits holds NaN or infinity.
+    """
     faults = [f"missing {k}" for k in expected if k not in tensors]
     faults += [f"unexpected {k}" for k in tensors if k not in expected]
     for name in [k for k in expected if k in tensors]:
-        fault = _fault(expected[name], tensors[name])
-        faults += [f"{name} {fault}"] if fault else []
+        ours, tensor = expected[name], tensors[name]
+        if tensor.shape != ours.shape:
+            faults.append(f"{name} is {tuple(tensor.shape)}, not {tuple(ours.shape)}")
+        elif tensor.is_floating_point() != ours.is_floating_point() or tensor.is_complex():
+            faults.append(f"{name} is {tensor.dtype}, not {ours.dtype}")
+        elif not tensor.isfinite().all():
+            raise ValueError(f"{name} holds NaN or infinity: download it again, or use another")
     return few(faults, 8, "; ")
-
-
-def _fault(expected: Tensor, tensor: Tensor) -> str:
-    """Returns why a tensor cannot be loaded; empty if it can."""
-    if tensor.shape != expected.shape:
-        return f"is {tuple(tensor.shape)}, not {tuple(expected.shape)}"
-    if tensor.is_floating_point() != expected.is_floating_point() or tensor.is_complex():
-        return f"is {tensor.dtype}, not {expected.dtype}"
-    return "" if tensor.isfinite().all() else "holds NaN or infinity"

@@ -30,6 +30,7 @@ PREFIX_TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of timm
 EMBEDDINGS = (*PREFIX_TOKENS, "pos_embed", EMBED)  # they fit many encoders of the same width
 SHAPELESS = ("num_heads", "norm_order", "rope_theta")
 """Settings of a ViT that change what it computes, but no shape of its tensors."""
+BLOCK = re.compile(r"blocks\.\d+\.norm1\.weight")
 BIAS_TABLE = ".relative_position_bias_table"
 PART = re.compile(
     r"heads\.\w+\.(?:auxiliary_layers|branches\.\w+)|heads\.\w+|"
@@ -282,11 +283,21 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
         raise ValueError(f"another architecture: {faults}: set model= to that of the file")
     if not any(v.ndim > 1 and k not in EMBEDDINGS for k, v in fitting.items()):
         raise ValueError(f"no tensor of this encoder found; the file has {few(sorted(state), 8)}")
+    _require_blocks(target, state)
     target.load_state_dict(fitting, strict=False)
     report.loaded = len(fitting)
     report.missing = sorted(set(expected) - set(fitting))
     report.unused += sorted(set(state) - set(fitting))
     return report
+
+
+def _require_blocks(target: nn.Module, state: State) -> None:
+    """Raises a ValueError for a file with fewer or more blocks than ``target``."""
+    ours, held = (sum(map(bool, map(BLOCK.match, t))) for t in (target.state_dict(), state))
+    # a ViT has no blocks after the last that is used
+    most = target.config.num_blocks if isinstance(target, VisionTransformer) else held
+    if 0 < held < ours or held > most:
+        raise ValueError(f"holds {held} blocks: set model.encoder.num_blocks={held} (timm: depth)")
 
 
 def _rename(state: State, target: nn.Module) -> State:

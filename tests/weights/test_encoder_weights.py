@@ -120,6 +120,10 @@ def test_cls_token_keeps_its_code_with_and_without_a_slot(tmp_path, slots):
     [
         ({"blocks.0.norm1.weight": torch.ones(48)}, r"blocks\.0\.norm1\.weight is \(48,\), not"),
         ({"pos_embed": torch.ones(1, 15, 32)}, "pos_embed has 15 slots.*image_size .*to the file"),
+        (
+            {"blocks.0.norm1.weight": torch.full((32,), torch.nan)},
+            "norm1.*NaN.*: download it again",
+        ),
         ([("conv1.weight", torch.ones(3))], "no tensor of this encoder.*has conv1"),
         ([("dpt_config", {}), ("state_dict", {})], "model.encoder must be given"),
     ],
@@ -144,6 +148,14 @@ def test_settings_that_no_shape_tells_must_be_those_of_the_file(option, stored, 
     fault = rf"model\.encoder\.{key}={value}: must be {stored}"
     with pytest.raises(ValueError, match=fault):
         load(small(**option).encoder, small(), tmp_path)
+
+
+@pytest.mark.parametrize("blocks", [3, 5])
+def test_a_file_of_another_number_of_blocks(tmp_path, blocks):
+    indices = list(range(blocks))[-4:]
+    other = small(num_blocks=blocks, out_indices=indices, reassemble_channels=[8] * len(indices))
+    with pytest.raises(ValueError, match=rf"holds {blocks} blocks: .*num_blocks={blocks} "):
+        load(small().encoder, other.encoder.state_dict(), tmp_path)
 
 
 # timm's files and encoders
