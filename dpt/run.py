@@ -107,7 +107,9 @@ def evaluate(source: Run | Path | str = "checkpoint=null", *overrides: str) -> R
         from dpt.evaluation.evaluate import evaluate as score
 
         scored = score(config)
-    return Run(config.folder, config=config.values, **vars(scored))
+    return Run(
+        config.folder, scored.scores, config.values, scored.headlines, scored.lower_is_better
+    )
 
 
 def check(*overrides: str) -> list[Finding]:

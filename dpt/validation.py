@@ -28,7 +28,6 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
-
 """Pydantic's rules for settings: no unknown ones, and neither infinity nor NaN."""
 
 

@@ -304,8 +304,7 @@ class StepGuard:
 
     def keep_statistics(self) -> None:
         """Copies BatchNorm's statistics; to be called when training starts, on its device."""
-        norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
-        self.norms = [norm for norm in norms if norm.num_batches_tracked is not None]
+        self.norms = [m for m in self.model.modules() if isinstance(m, BATCH_NORMS)]
         self.buffers = [b for norm in self.norms for b in norm.buffers()]
         self.kept = [[b.clone() for b in norm.buffers()] for norm in self.norms]
 
@@ -338,10 +337,8 @@ class StepGuard:
         norm = clipped_norm(trainer, optimizer, limit, algorithm)
         is_finite = norm.isfinite()
         for norm_layer, statistics in zip(self.norms, self.kept, strict=True):
-            gain = 1 / (1 + trainer.global_step) / _share_of_updates(norm_layer, statistics[-1])
+            _average_first_steps(norm_layer, statistics, trainer.global_step)
             for now, kept in zip(norm_layer.buffers(), statistics, strict=True):
-                if now.is_floating_point():
-                    now.copy_(torch.where(gain > 1, kept + gain * (now - kept), now))
                 kept.copy_(torch.where(is_finite, now, kept))
                 now.copy_(kept)
         step, self.batches = (trainer.global_step, norm, self.batches), []
@@ -390,15 +387,27 @@ class StepGuard:
             raise ValueError(f"{fault}: lower optim.lr, or set trainer.precision=32-true")
 
 
-def _share_of_updates(
-    norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm, count: Tensor
-) -> Tensor:
-    """Returns the share in a BatchNorm's statistics of the batches after the first ``count``."""
+def _average_first_steps(
+    norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm,
+    kept: Sequence[Tensor],
+    step: int,
+) -> None:
+    """Makes the statistics of a BatchNorm their mean over the steps, as long as these are few.
+
+    Args:
+        kept: its buffers before this step.
+        step: number of steps before this one.
+    """
     # without a momentum it computes the mean of all batches itself
     momentum = norm.momentum or 1.0
+    if norm.num_batches_tracked is None or (1 + step) * momentum >= 1:
+        return
     # a model may have run several times since, as for views, or not, as its frozen parts
-    updates = count if norm.num_batches_tracked is None else norm.num_batches_tracked - count
-    return 1 - (1 - momentum) ** updates.clamp(min=1)
+    passes = (norm.num_batches_tracked - kept[-1]).clamp(min=1)
+    gain = 1 / (1 + step) / (1 - (1 - momentum) ** passes)
+    for now, before in zip(norm.buffers(), kept, strict=True):
+        if now.is_floating_point():
+            now.copy_(torch.where(gain > 1, before + gain * (now - before), now))
 
 
 def clipped_norm(
