@@ -58,17 +58,9 @@ RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd, with 
     "instance": {"optim.lr": 0.0005},
     "panoptic": {"optim.lr": 0.0005},
 }
-ENCODER = "vit_small_patch14_dinov2.lvd142m"  # DINOv2 (Oquab et al. 2023), Apache-2.0
-PRETRAINED: Plain = {
-    "model": "dpt_small",
-    "model.encoder.weights": f"timm:{ENCODER}",
-    "model.encoder.layer_scale": 1.0,
-    "model.encoder.final_norm": True,
-    "model.encoder.position_resize": "dinov2",
-    "model.preprocessing.mean": [0.485, 0.456, 0.406],
-    "model.preprocessing.std": [0.229, 0.224, 0.225],
-    "optim.encoder_lr": 0.0001,
-}
+PRETRAINED = "dpt_dinov2"
+ENCODER = "vit_small_patch14_dinov2.lvd142m"  # of that model
+_FINE_TUNING: Plain = {"callbacks.freeze.layers": 7, "optim.layer_decay": 0.8}
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
 _ZOOM = 0.6, 1.6  # of training crops, as multiples of the scale in evaluation
@@ -190,7 +182,10 @@ class Plan:
         self.detected = _detected(self.root, self.given)
         self.table = self.folder / "pairs.csv"
         is_chosen = any(re.match(r"model($|[./]encoder|\.weights)", key) for key in self.given)
-        self._model = {} if is_chosen else pretrained_settings()
+        self._model: Plain = {} if is_chosen or not can_fine_tune() else {"model": PRETRAINED}
+        self._is_fine_tuned = (self.given | self._model).get("model") == PRETRAINED
+        if self._is_fine_tuned:
+            self._model |= _FINE_TUNING
         self.chosen = self.settings()
         self._composition = compose("train", self.arguments)
 
@@ -256,7 +251,9 @@ class Plan:
         """Returns the settings that follow from the size of images and of structures in masks."""
         detected, device = self.detected, "cuda" if torch.cuda.is_available() else "cpu"
         height, width = read_size(self.root / detected.image)
-        sizes = self.given.get("data.image_size") or crop_size((height, width), _PIXELS[device])
+        multiple = 14 if self._is_fine_tuned else 32
+        sizes = self.given.get("data.image_size")
+        sizes = sizes or crop_size((height, width), _PIXELS[device], multiple)
         size = validate(tuple[int, int], sizes, "data.image_size")
         enlarged = _SCALE
         if labels is not None:
@@ -366,10 +363,11 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def crop_size(image: tuple[int, int], pixels: int) -> list[int]:
-    """Returns the size [H, W] of training crops of about so many pixels, in steps of 32."""
+def crop_size(image: tuple[int, int], pixels: int, multiple: int) -> list[int]:
+    """Returns the size [H, W] of training crops of about so many pixels, in steps of a number of
+    pixels."""
     scale = min(1.0, math.sqrt(pixels / math.prod(image)))
-    return [max(32, 32 * round(side * scale / 32)) for side in image]
+    return [multiple * max(1, round(side * scale / multiple)) for side in image]
 
 
 def enlargement(
@@ -405,17 +403,18 @@ def label_settings(labels: LabelStatistics) -> Plain:
     return settings
 
 
-def pretrained_settings() -> Plain:
-    """Returns the arguments of ``train.py`` for a pretrained encoder. If it cannot be fetched or is
-    too slow on this machine, prints the reason and returns no arguments."""
+def can_fine_tune() -> bool:
+    """Returns whether the pretrained encoder can be fetched, and trained on this machine; prints
+    the choice."""
     if not (torch.cuda.is_available() or has_bf16("cpu")):
         say("model: from scratch (larger encoders take long on a CPU without bf16)")
-        return {}
+        return False
     if not has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
-        say(f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched)")
-        return {}
+        remedy = f"model={PRETRAINED} model.encoder.weights=FILE"
+        say(f"model: from scratch (the encoder timm/{ENCODER} cannot be fetched: {remedy})")
+        return False
     say("model: from the encoder DINOv2 ViT-S (model=dpt_stem trains from scratch)")
-    return PRETRAINED
+    return True
 
 
 def rate_settings(task: str, given: PlainMapping, steps: int) -> Plain:

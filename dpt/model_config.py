@@ -200,14 +200,15 @@ def _choose(table: Mapping[str, T], name: object, where: str) -> T:
 
 @cache
 def _tables() -> dict[str, Plain]:
-    """Returns the encoder and decoder settings of each named model."""
+    """Returns the settings of the parts of each named model."""
     folder, tables = config_dir() / "model", {}
     for file in sorted(folder.glob("[!_]*.yaml")):
         values = yaml.safe_load(file.read_text())
         (name,) = (d["override encoder"] for d in values["defaults"] if "override encoder" in d)
         sizes = yaml.safe_load((folder / "encoder" / f"{name}.yaml").read_text())
         sizes = {k: v for k, v in sizes.items() if k not in ("defaults", "weights", "image_size")}
-        tables[values["name"]] = {"encoder": sizes, "decoder": values["decoder"]}
+        parts = {key: values.get(key, {}) for key in ("decoder", "preprocessing")}
+        tables[values["name"]] = {"encoder": sizes, **parts}
     return tables
 
 
@@ -237,7 +238,7 @@ def model_dict(
     if name not in _tables():
         raise ValueError(f"no model {name!r}; there are {', '.join(list_models())}")
     table = deepcopy(_tables()[name])
-    of_encoder, of_images = {**(encoder or {})}, {**(preprocessing or {})}
+    of_encoder, of_images = {**(encoder or {})}, {**table["preprocessing"], **(preprocessing or {})}
     of_decoder = {**table["decoder"], **(decoder or {})}
     if of_encoder.setdefault("kind", table["encoder"]["kind"]) == table["encoder"]["kind"]:
         of_encoder = {**table["encoder"], **of_encoder}

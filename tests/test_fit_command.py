@@ -159,7 +159,7 @@ def test_enlargement_is_limited_by_the_time_of_evaluation():
         ("segmentation", {}, 250, {"optim.lr": 0.002}),
         ("segmentation", {}, 1000, {}),
         ("segmentation", {"optim.lr": 0.001}, 50, {}),
-        ("segmentation", {"model": "dpt_small", "model.encoder.weights": "x"}, 50, {}),
+        ("segmentation", {"model": "dpt_dinov2"}, 50, {}),
         ("depth", {}, 50, {}),
     ],
 )

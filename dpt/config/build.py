@@ -3,7 +3,7 @@
 import inspect
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from dpt import functional
 from dpt.config.objects import Part, complete
-from dpt.config.overrides import keys_of, value_at
+from dpt.config.overrides import as_text, keys_of, value_at
 from dpt.config.schema import ModelSettings, RunConfig, TaskConfig
 from dpt.data import Dataset, EvalTransform, make_loader
 from dpt.data.loading import LoaderSettings
@@ -30,6 +30,8 @@ from dpt.types.samples import Sample
 from dpt.validation import Plain, PlainMapping, unknown_key, validate
 from dpt.weights import load_encoder_weights, load_model_weights
 from dpt.weights.formats import read
+from dpt.weights.names import IMAGENET
+from dpt.weights.transfer import LoadReport
 
 LABEL_NAMES = {
     "depth": "depth maps",
@@ -169,7 +171,10 @@ def make_model(
         }
         net = DPT(_model_config(source, heads, settings))
         if weights := model.encoder_weights:
-            log.info("encoder weights: %s", load_encoder_weights(net.encoder, weights))
+            report = load_encoder_weights(net.encoder, weights)
+            log.info("encoder weights: %s", report)
+            for remark in _wasted(report, net):
+                log.warning("pretrained weights lose quality: %s", remark)
     _warn_of_changed(typed, model, net.config.to_dict())
     for name, of_head in heads.items():
         limits, most = net.outputs[name].value_range, of_head.get("max_depth")
@@ -178,6 +183,16 @@ def make_model(
             log.warning(text, name, limits[1], most)
     set_switches(net, model)
     return net
+
+
+def _wasted(report: LoadReport, net: DPT) -> Iterator[str]:
+    """Yields the settings that make pretrained weights compute with what they were not made for."""
+    if report.patch is not None:
+        remedy = f"model.encoder.patch_size={report.patch} keeps them"
+        yield f"their patches of {report.patch} pixels are resized: {remedy}"
+    if report.has_layer_scale and net.preprocessing.mean == (0.5, 0.5, 0.5):
+        keys = " ".join(f"model.preprocessing.{k}={as_text(v)}" for k, v in IMAGENET.items())
+        yield f"DINOv2 and DINOv3 were trained with {keys}"
 
 
 def _heads(model: ModelSettings, objectives: Mapping[str, Objective]) -> dict[str, Plain]:

@@ -30,6 +30,8 @@ from dpt.process import log
 from dpt.types.outputs import DepthKind
 from dpt.validation import Count, NonNegative, Plain, PlainMapping, Positive, Settings, validate
 
+ENCODER_RATE = 0.1
+"""Of a pretrained encoder, as a fraction of the rate of the rest."""
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -291,6 +293,17 @@ class RunConfig(Config):
     resume: str | None
     overwrite: bool
     follows: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, values: PlainMapping) -> Self:
+        """Checks plain data, see :meth:`Config.read`. A pretrained encoder has a tenth of the rate,
+        if no ``optim.encoder_lr`` is given."""
+        config = super().read(values)
+        optim = config.optim.settings
+        if config.model.encoder_weights is None or optim.get("encoder_lr", 0) is not None:
+            return config
+        rate = {"encoder_lr": ENCODER_RATE * optim["lr"]}
+        return super().read({**values, "optim": {**config.values["optim"], **rate}})
 
     def completed(self, model: PlainMapping, trainer: PlainMapping) -> Self:
         """Returns the same with every value written out.

@@ -78,9 +78,10 @@ class Encoder(nn.Module):
     def layer_ids(self) -> dict[str, int]:
         """Returns the layer of each parameter by name, from 0 nearest to the image.
 
-        ``optim.layer_decay`` reads them.
+        ``optim.layer_decay`` and ``callbacks.freeze.layers`` read them.
         """
-        raise ValueError(f"optim.layer_decay: {type(self).__name__} has no order of its layers")
+        keys = "optim.layer_decay and callbacks.freeze.layers"
+        raise ValueError(f"{keys}: {type(self).__name__} has no order of its layers")
 
 
 class FusedMap(NamedTuple):

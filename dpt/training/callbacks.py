@@ -5,17 +5,20 @@ import sys
 import time
 from _thread import start_new_thread
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Self, cast
+from typing import Annotated, Any, Self, cast
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from pydantic import Field
 from torch import nn
 
 from dpt.data.loading import seconds_without_batch
 from dpt.files import plural
+from dpt.model import DPT
 from dpt.nn import Encoder
 from dpt.nn.network import add_low_rank
 from dpt.objectives.teacher import ema
@@ -24,9 +27,11 @@ from dpt.process import SIGNALS, Stopped, end_now, log, requeue
 from dpt.training.lightning_internals import ProgressBar, batch_index, end_training_at
 from dpt.training.optim import StepSchedule
 from dpt.training.task import BATCH_NORMS, Task
+from dpt.training.token_cache import TokenCache
 from dpt.types.samples import Batch
 from dpt.validation import Count, Plain, PlainMapping, Positive, Share
 
+Layers = Annotated[int, Field(ge=0, le=1000)]
 Handler = Callable[[int, FrameType | None], object] | int | None
 STUCK = 20.0  # seconds without a batch after which a run that was told to stop ends
 
@@ -162,31 +167,63 @@ class Freeze(Callback):
     Args:
         parts: modules of the model by name: ``encoder``, ``decoder``, ``decoders.depth``,
             ``heads.depth``, ``encoder.blocks.0``, ...
+        layers: number of the encoder's first layers, see :meth:`dpt.nn.Encoder.layer_ids`: the
+            first has the patches and their positions, each further one a block. No gradient is
+            computed below the others, which saves most of the time that a frozen encoder saves.
+        cache: folder for the tokens of an encoder that is frozen as a whole, see
+            :class:`dpt.training.token_cache.TokenCache`. None: they are computed in each step.
     """
 
-    def __init__(self, *, parts: Sequence[str]) -> None:
-        self.parts = tuple(parts)
+    def __init__(
+        self, *, parts: Sequence[str], layers: Layers = 0, cache: str | None = None
+    ) -> None:
+        self.parts, self.layers, self.cache = tuple(parts), layers, cache
         self.modules: list[nn.Module] = []
 
     def setup(self, trainer: L.Trainer, pl_module: object, stage: str) -> None:
         """Runs before the optimiser and DDP are created."""
-        if stage != "fit" or not self.parts:
+        if stage != "fit" or not (self.parts or self.layers):
             return
         model = cast(Task, pl_module).model
+        frozen = self._parameters(model)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        with_parameters = (m for m in model.modules() if next(m.parameters(), None) is not None)
+        self.modules = [m for m in with_parameters if frozen.issuperset(m.parameters())]
+        shown = [*self.parts, f"{plural(self.layers, 'layer')} of the encoder"]
+        names = ", ".join(shown if self.layers else self.parts)
+        log.info("frozen: %s (%.1f M parameters)", names, sum(p.numel() for p in frozen) / 1e6)
+
+    def _parameters(self, model: DPT) -> set[nn.Parameter]:
+        """Returns the parameters that are kept constant."""
         modules = dict(model.named_modules())
         unknown = [name for name in self.parts if not name or name not in modules]
         if unknown:
             names = ", ".join(dict(model.named_children()))
             raise ValueError(f"callbacks.freeze.parts: no {unknown[0]!r} among {names}")
-        self.modules = [modules[name].requires_grad_(False) for name in self.parts]
-        count = sum(p.numel() for module in self.modules for p in module.parameters())
-        log.info("frozen: %s (%.1f M parameters)", ", ".join(self.parts), count / 1e6)
+        frozen = {p for name in self.parts for p in modules[name].parameters()}
+        if self.layers:
+            ids, parameters = model.encoder.layer_ids(), model.encoder.named_parameters()
+            frozen |= {p for name, p in parameters if ids[name] < self.layers}
+        return frozen
 
     def on_train_start(self, trainer: L.Trainer, pl_module: object) -> None:
         for module in self.modules:
             module.eval()
-        for head in cast(Task, pl_module).model.heads.values():
+        model = cast(Task, pl_module).model
+        for head in model.heads.values():
             head.training = True  # of the head alone: it gives the outputs that the loss needs
+        if self.cache is None:
+            return
+        encoder: Any = model.encoder
+        if any(p.requires_grad for p in encoder.parameters()):
+            raise ValueError("callbacks.freeze.cache: needs callbacks.freeze.parts=[encoder]")
+        loaders = (trainer.train_dataloader, trainer.val_dataloaders)
+        capacity = 2 * sum(len(loader.dataset) for loader in loaders if loader is not None)
+        encoder.forward = TokenCache(encoder, Path(self.cache), capacity)  # flips are stored, too
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: object) -> None:
+        vars(cast(Task, pl_module).model.encoder).pop("forward", None)
 
 
 @register("lora")

@@ -37,6 +37,7 @@ from dpt.types.samples import Sample
 from dpt.validation import Plain
 
 CHECKED_FILES = 16  # of each split
+HIGH_RATE = 3e-4  # of a pretrained encoder
 Scores = dict[str, float]
 
 
@@ -222,6 +223,12 @@ def log_start(run: Run) -> None:
     factors = run.config.data.loader.batch_size, trainer.accumulate_grad_batches, trainer.world_size
     text = "each step uses %d images: batch size %d, accumulated batches %d, processes %d"
     log.info(text, math.prod(factors), *factors)
+    if run.config.model.encoder_weights is not None:
+        rate = run.config.optim.settings.get("encoder_lr") or 0.0
+        log.info("pretrained encoder: its rate is optim.encoder_lr=%g", rate)
+        if rate > HIGH_RATE:
+            text = "optim.encoder_lr=%g: above about %g, training forgets pretrained weights"
+            log.warning(text, rate, HIGH_RATE)
     for logger in trainer.loggers:
         logger.log_hyperparams(map_strings(run.config.values, without_passwords))
 

@@ -68,13 +68,18 @@ def muon(
 ) -> Optimizer:
     """Makes :class:`Muon` of every trainable parameter; see :func:`parameter_groups`.
 
+    An encoder with a rate of its own, such as a pretrained one, takes NAdam's steps: what was
+    pretrained by AdamW gains little from Muon in fine-tuning (Liu et al. 2025, section 3.4).
+
     Args:
         momentum: of weight matrices and kernels.
-        betas: of parameters without decay.
+        betas: of other parameters.
     """
     groups = parameter_groups(model, "muon", lr, encoder_lr, layer_decay, weight_decay)
     for group in groups:
-        group["momentum"] = None if group["name"].endswith("no_decay") else momentum
+        is_of_encoder = encoder_lr is not None and group["name"].startswith("encoder")
+        is_vector = is_of_encoder or group["name"].endswith("no_decay")
+        group["momentum"] = None if is_vector else momentum
     return Muon(groups, lr=lr, betas=betas)
 
 

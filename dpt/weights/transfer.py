@@ -52,6 +52,8 @@ class LoadReport:
 
     ``loaded`` counts encoder tensors. ``kept`` lists the decoder and the heads that were loaded,
     except the layers listed in ``outputs``, whose outputs have another number or meaning.
+    ``patch`` is the side of a patch in the file, if it is another one there. ``has_layer_scale``
+    tells whether the file has LayerScale, as DINOv2's and DINOv3's have.
     """
 
     source: str
@@ -62,6 +64,8 @@ class LoadReport:
     unused: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    patch: int | None = None
+    has_layer_scale: bool = False
 
     def __str__(self) -> str:
         lists = {
@@ -267,7 +271,7 @@ def _fit(encoder: Encoder, state: State, grid: Grid | None, source: str) -> Load
     """
     target = _target(encoder)
     expected = target.state_dict()
-    report = LoadReport(source)
+    report = LoadReport(source, has_layer_scale=any(k.endswith(".ls1.gamma") for k in state))
     _fit_kernels(state, expected, report)
     state = _rename(state, target)
     _resize_bias_tables(target, state, grid, report)
@@ -352,6 +356,7 @@ def _fit_kernels(state: State, expected: Tensors, report: LoadReport) -> None:
         if name == EMBED and state[name].shape[:2] == new[:2] and old[2:] != new[2:]:
             state[name] = resample_patch_embed(state[name], list(new[2:]))
             report.resized.append(f"{EMBED} {_times(old[2:])} to {_times(new[2:])}")
+            report.patch = old[-1]
 
 
 def _resize_bias_tables(

@@ -91,7 +91,7 @@ def test_a_model_by_name_and_the_composed_configuration_are_equal(name):
     model = composed(f"model={name}", *size).values["model"]
     settings = {key: model[key] for key in ("name", "encoder", "decoder", "preprocessing")}
     settings["encoder"] = {**settings["encoder"]}
-    assert settings["encoder"].pop("weights") is None
+    assert str(settings["encoder"].pop("weights") or "timm:").startswith("timm:")
     heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "segmentation": {"num_classes": 7}}
     found = ModelConfig.from_dict({**settings, "heads": heads})
     assert found == make_config(name, heads=heads)
@@ -170,6 +170,16 @@ def test_every_optimiser_and_every_schedule_runs(optim, schedule):
     optimizer.step()
     scheduler.step()
     assert not torch.equal(model["heads"].weight, before)
+
+
+@pytest.mark.parametrize("optim", choices("optim"))
+def test_a_pretrained_encoder_has_a_tenth_of_the_rate(optim):
+    options = (f"optim={optim}", "optim.lr=0.002")
+    assert composed(*options).optim.settings["encoder_lr"] is None
+    pretrained = (*options, "model.encoder.weights=FILE")
+    config = composed(*pretrained)
+    assert config.optim.settings["encoder_lr"] == config.values["optim"]["encoder_lr"] == 0.0002
+    assert composed(*pretrained, "optim.encoder_lr=0.001").optim.settings["encoder_lr"] == 0.001
 
 
 @pytest.mark.parametrize("choice", choices("augment"))

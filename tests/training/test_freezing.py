@@ -44,6 +44,44 @@ def test_a_frozen_encoder_for_a_whole_run(train, start, tmp_path):
     assert "frozen: encoder (0." in (run / "log.txt").read_text()
 
 
+def test_the_first_layers_of_the_encoder(train, start, tmp_path):
+    options = ("callbacks.freeze.layers=3", "trainer.max_steps=3", "optim.layer_decay=0.8")
+    run = train(tmp_path / "run", *RUN, *options)
+    of_encoder = {n for n in changed(run, start) if n.startswith("encoder.")}
+    assert "encoder.blocks.2.mlp.fc1.weight" in of_encoder
+    first = ("patch_embed.", "cls_token", "pos_embed", "blocks.0.", "blocks.1.")
+    assert not [n for n in of_encoder if n.startswith(tuple(f"encoder.{part}" for part in first))]
+    known, used = groups_with_state(run)
+    assert used == known
+    assert not known & {f"encoder_{n}" for n in range(3)}
+
+
+def test_tokens_of_a_frozen_encoder_are_stored(train, metrics, tmp_path):
+    plain = (*RUN, ENCODER, "augment=none", "trainer.max_steps=4")
+    expected = train(tmp_path / "run", *plain)
+    cached = (*plain, f"callbacks.freeze.cache={tmp_path / 'tokens'}")
+    run = train(tmp_path / "first", *cached)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").iterdir()}
+    assert 12 <= len(files) <= 17  # of 12 images in train and 5 in val
+    again = train(tmp_path / "again", *cached)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tokens").iterdir()} == files
+    for found in (run, again):
+        assert not changed(found, tensors(expected))
+        assert metrics(found) == metrics(expected)
+    other = train(tmp_path / "other", *cached, "seed=1")  # other weights
+    assert len([*(tmp_path / "tokens").iterdir()]) > len(files)
+    assert not (other / "tokens").exists()
+
+
+def test_a_cache_of_tokens_is_not_filled_by_random_images(train, tmp_path):
+    options = (ENCODER, "augment=strong", "trainer.max_steps=12")
+    run = train(tmp_path / "run", *RUN, *options, f"callbacks.freeze.cache={tmp_path / 'tokens'}")
+    assert "callbacks.freeze.cache: images are new in each step" in (run / "log.txt").read_text()
+    assert len([*(tmp_path / "tokens").iterdir()]) == 2 * (12 + 5)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "all", *RUN, f"callbacks.freeze.cache={tmp_path / 'tokens'}")
+
+
 @pytest.mark.slow
 def test_batch_statistics_are_frozen_too(train, start, tmp_path):
     run = train(tmp_path / "run", *RUN, "callbacks.freeze.parts=[decoder]", "trainer.max_steps=3")

@@ -42,6 +42,12 @@ def test_the_encoder_has_its_own_rate(model, make, encoder_lr, expected):
         assert group["lr"] == (expected if inside[0] else 0.1)
 
 
+def test_muon_leaves_an_encoder_with_a_rate_of_its_own_to_nadam(model):
+    for encoder_lr, names in [(None, {"encoder", "decoder"}), (0.01, {"decoder"})]:
+        groups = muon(model, lr=0.1, encoder_lr=encoder_lr).param_groups
+        assert {group["name"] for group in groups if group["momentum"] is not None} == names
+
+
 def low_rank(rows, columns):
     return torch.randn(rows, 3) @ torch.randn(3, columns) + 1e-6 * torch.randn(rows, columns)
 

@@ -64,3 +64,32 @@ def test_a_run_on_photos_alone(inpainting_run, metrics):
 def test_it_is_scored_in_training_alone(inpainting_run, evaluate, photos, tmp_path, refused):
     error = refused(evaluate, tmp_path, inpainting_run / "checkpoints/last.ckpt", *photos)
     assert "nothing to score: the checkpoint predicts inpainting" in error
+
+
+WASTE = {  # settings, and what is said about them
+    "model.encoder.patch_size=8": "patches of 16 pixels are resized: model.encoder.patch_size=16",
+    "model.preprocessing.mean=[0.5,0.5,0.5]": "model.preprocessing.mean=[0.485,0.456,0.406]",
+    "optim.encoder_lr=0.001": "optim.encoder_lr=0.001: above about 0.0003",
+}
+
+
+def test_settings_that_waste_pretrained_weights_are_named(train, tmp_path):
+    heads, sizes = {"depth": {"kind": "relative"}}, {"num_blocks": 4, "embed_dim": 48}
+    options = {"layer_scale": 1.0, "out_indices": [0, 1, 2, 3], "reassemble_channels": [8] * 4}
+    source = dpt.create_model("dpt_tiny", heads=heads, **sizes, **options)
+    source.save_pretrained(tmp_path / "source")
+    good = ["mean=[0.485,0.456,0.406]", "std=[0.229,0.224,0.225]"]
+    arguments = ["task=depth", f"model.encoder.weights={tmp_path / 'source'}", "optim.lr=0.002"]
+    arguments += ["model.encoder.layer_scale=1.0", *(f"model.preprocessing.{key}" for key in good)]
+    run = train(tmp_path / "good", *arguments)
+    log = (run / "log.txt").read_text()
+    assert "pretrained encoder: its rate is optim.encoder_lr=0.0002\n" in log
+    (groups,) = (s["param_groups"] for s in checkpoint_of(run)["optimizer_states"])
+    assert {g["name"].split("_")[0]: g["initial_lr"] for g in groups} == {
+        "encoder": 0.0002,
+        "decoder": 0.002,
+    }
+    bad = train(tmp_path / "bad", *arguments, *WASTE)
+    text = (bad / "log.txt").read_text()
+    assert [said for said in WASTE.values() if said in log] == []
+    assert [said for said in WASTE.values() if said not in text] == []
