@@ -63,6 +63,7 @@ ENCODER = "vit_small_patch14_dinov2.lvd142m"  # of that model
 _FINE_TUNING: Plain = {"callbacks.freeze.layers": 7, "optim.layer_decay": 0.8}
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
+_FINE_SCALE = 1.8  # the same of a pretrained encoder
 _ZOOM = 0.6, 1.6  # of training crops, as multiples of the scale in evaluation
 _EVAL_PIXELS = 1_500_000  # of a whole image in evaluation
 _EVAL_PIXELS_PER_SECOND = {"cpu": 150_000, "cuda": 15_000_000}  # of all, by the time limit
@@ -259,7 +260,8 @@ class Plan:
         if labels is not None:
             val_images = sum(row.split == "val" for row in detected.rows)
             limit = self.seconds * _EVAL_PIXELS_PER_SECOND[device] / max(1, val_images)
-            enlarged = enlargement(labels.thickness, (height, width), size, limit)
+            usual = _FINE_SCALE if self._is_fine_tuned else _SCALE
+            enlarged = enlargement(labels.thickness, (height, width), size, limit, usual)
         cache_size = [round(side * 1.2 * enlarged) for side in size]  # enough for most zooms
         sample_bytes = 9 * max(math.prod(cache_size), height * width // 4)
         is_cached = sample_bytes * len(detected.rows) < _CACHE_BYTES
@@ -371,7 +373,11 @@ def crop_size(image: tuple[int, int], pixels: int, multiple: int) -> list[int]:
 
 
 def enlargement(
-    thickness: float, image: tuple[int, int], crop: tuple[int, int], limit: float = math.inf
+    thickness: float,
+    image: tuple[int, int],
+    crop: tuple[int, int],
+    limit: float = math.inf,
+    usual: float = _SCALE,
 ) -> float:
     """Returns the scale of whole images in evaluation as a multiple of that at which they cover a
     training crop: larger where structures would be thinner than ``_THIN`` pixels.
@@ -380,10 +386,11 @@ def enlargement(
         thickness: of the structures, in pixels of the file.
         image, crop: sizes (H, W).
         limit: of the pixels of an image in evaluation.
+        usual: what suits the model, if structures are thick; smaller images keep their size.
     """
     covering = max(crop[0] / image[0], crop[1] / image[1])
     largest = min(1.0, math.sqrt(min(_EVAL_PIXELS, limit) / math.prod(image)))
-    return max(_SCALE, min(largest, _THIN / thickness) / covering)
+    return max(_SCALE, min(largest, max(_THIN / thickness, usual * covering)) / covering)
 
 
 def label_settings(labels: LabelStatistics) -> Plain:

@@ -147,6 +147,12 @@ def test_enlargement_keeps_thin_structures_visible(thickness, image, expected):
     assert enlargement(thickness, image, (192, 256)) == pytest.approx(expected)
 
 
+def test_a_pretrained_encoder_sees_images_at_about_their_own_size():
+    assert enlargement(50, (360, 480), (196, 252), usual=1.8) == pytest.approx(1.8)
+    assert enlargement(50, (256, 256), (224, 224), usual=1.8) == 1.25
+    assert enlargement(3, (384, 512), (192, 256), usual=1.8) == 2
+
+
 def test_enlargement_is_limited_by_the_time_of_evaluation():
     assert enlargement(3, (384, 512), (192, 256), limit=96 * 512 * 2) == pytest.approx(2**0.5)
     assert enlargement(3, (384, 512), (192, 256), limit=100) == 1.25
@@ -174,6 +180,17 @@ def test_rate_of_a_given_number_of_steps_is_that_of_the_same_length(tmp_path):
         assert plan.chosen["optim.lr"] == 0.002
     with pytest.raises(ValueError, match="steps"):
         Plan(root, ("steps=many", f"run_dir={tmp_path / 'c'}"), "15m")
+
+
+def test_a_pretrained_model_is_fine_tuned(tmp_path):
+    root = folder(tmp_path / "set")
+    options = ("model=dpt_dinov2", "model.encoder.weights=FILE", "steps=50")
+    plan = Plan(root, (*options, f"run_dir={tmp_path / 'run'}"), "15m")
+    assert plan.chosen["callbacks.freeze.layers"] == 7
+    assert not any(side % 14 for side in plan.config.data.loader.image_size)
+    assert plan.config.optim.settings["encoder_lr"] == 0.1 * plan.chosen["optim.lr"] == 0.0001
+    scratch = Plan(root, (*TINY_VIT, f"run_dir={tmp_path / 'scratch'}"), "15m")
+    assert "callbacks.freeze.layers" not in scratch.chosen
 
 
 def test_depth_starts_at_the_median_of_the_data(tmp_path):
