@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ import PIL.Image
 
 from dpt import viz
 from dpt.data.formats.rle import encode_pixels
+from dpt.files import require
 from dpt.geometry import depth_edges, unproject
 from dpt.predict.prediction import Prediction
 from dpt.segments import OBJECT_IDS
@@ -64,6 +67,27 @@ def encode_array(name: str, predicted: Predicted) -> bytes:
     file = io.BytesIO()
     np.save(file, predicted.prediction.arrays[name], allow_pickle=False)
     return file.getvalue()
+
+
+def encode_exr(name: str, predicted: Predicted, *, dtype: type[np.floating]) -> bytes:
+    """Returns an OpenEXR file of a map as it is, of 32 or 16 bits: depth in the channel ``Z``,
+    normals in ``N.X``, ``N.Y`` and ``N.Z``, others in channels with the output's name and a number.
+    """
+    library = require("OpenEXR", "--format exr", extra="exr")
+    values = predicted.prediction.arrays[name].astype(dtype)
+    planes = [values] if values.ndim == 2 else [*np.moveaxis(values, 2, 0)]
+    names = [f"{name}.{number}" for number in range(len(planes))]
+    if predicted.prediction.outputs[name].kind == "depth":
+        names = ["Z"]
+    elif name == "normals":
+        names = ["N.X", "N.Y", "N.Z"]
+    header = {"compression": library.ZIP_COMPRESSION, "type": library.scanlineimage}
+    channels = {key: np.ascontiguousarray(plane) for key, plane in zip(names, planes, strict=True)}
+    with TemporaryDirectory() as folder:  # the library writes to paths alone
+        path = Path(folder) / "map.exr"
+        with library.File(header, channels) as file:
+            file.write(str(path))
+        return path.read_bytes()
 
 
 def encode_depth(name: str, predicted: Predicted) -> bytes:

@@ -24,7 +24,7 @@ JOURNALS = "shards"  # folder of the journals of workers
 POINT_FORMATS = ("ply", "glb")
 RASTER = "tif"
 """The format of images that are predicted by windows."""
-FORMATS = ("png", "npy", "color", "overlay", "json", *POINT_FORMATS, RASTER)
+FORMATS = ("png", "npy", "exr", "exr16", "color", "overlay", "json", *POINT_FORMATS, RASTER)
 _MAX_SETTINGS = 1 << 20  # bytes; class names take the most
 
 

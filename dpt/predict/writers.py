@@ -6,6 +6,7 @@ folders that begin with its head's name.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dpt.validation import Plain
 Outputs = Mapping[str, OutputSpec]
 Encoder = Callable[[str, encoding.Predicted], bytes]
 """An output's name and the prediction to a file's content, see :mod:`dpt.predict.encoding`."""
+EXR_FORMATS = {"exr": np.float32, "exr16": np.float16}
 _POINT_ENCODERS = {".ply": encoding.encode_cloud, ".glb": encoding.encode_surface}
 
 
@@ -89,6 +91,10 @@ def _kinds_of(spec: OutputSpec, folder: str) -> Iterator[tuple[str, FileKind]]:
     name, encoder = spec.name, encoders.get(spec.kind, encoding.encode_picture)
     yield "png", FileKind(name, folder, encoder=encoder)
     yield "npy", FileKind(name, f"{folder}_npy", ".npy", encoding.encode_array)
+    if spec.kind in ("depth", "map"):
+        for file_format, dtype in EXR_FORMATS.items():
+            exr = partial(encoding.encode_exr, dtype=dtype)
+            yield file_format, FileKind(name, f"{folder}_{file_format}", ".exr", exr)
     if spec.kind != "masks":
         yield RASTER, FileKind(name, f"{folder}_{RASTER}", f".{RASTER}")
     if spec.kind == "depth":
@@ -120,6 +126,8 @@ def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
         if name in POINT_FORMATS:
             require_points(first_output(outputs, "depth"))
             require("trimesh", f"--format {name}", extra="points")
+        if name in EXR_FORMATS:
+            require("OpenEXR", f"--format {name}", extra="exr")
         if not possible.get(name):
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             fault = f"--format {name} fits none of this model's outputs: {kinds}"

@@ -70,6 +70,27 @@ def test_predict_command_holds_the_prediction_in_every_format(predict, joint, tm
     assert (colors[33:].max(axis=2) > 200).any()  # the bar
 
 
+def test_maps_as_openexr(predict, tmp_path, out):
+    library = pytest.importorskip("OpenEXR")
+    heads = {"depth": {"kind": "metric", "max_depth": 10.0}, "normals": {}}
+    model, photo = tiny(heads), save_photo(tmp_path / "in/photo.png", 33, 50)
+    model.save_pretrained(tmp_path / "model")
+    predict(photo, "--format", "exr,exr16", model=tmp_path / "model")
+    expected = dpt.Predictor(model)(photo)
+    assert predictions_of(out) == {
+        f"{name}_{kind}/photo.exr" for name in ("depth", "normals") for kind in ("exr", "exr16")
+    }
+    for kind, dtype in (("exr", np.float32), ("exr16", np.float16)):
+        with library.File(str(out / f"normals_{kind}/photo.exr"), separate_channels=True) as file:
+            channels = {name: channel.pixels for name, channel in file.channels().items()}
+        assert sorted(channels) == ["N.X", "N.Y", "N.Z"]
+        found = np.stack([channels[name] for name in sorted(channels)], axis=2)
+        np.testing.assert_array_equal(found, expected.arrays["normals"].astype(dtype))
+        depth, valid = read_depth(out / f"depth_{kind}/photo.exr", scale=1.0)
+        assert valid.all()
+        np.testing.assert_array_equal(depth, expected.depth.astype(dtype))
+
+
 def test_predict_command_stores_metric_depth_in_millimetres(predict, metric, tmp_path, out):
     photo = save_photo(tmp_path / "photo.png")
     predict(photo, "--format", "png,color", "--colormap", "turbo")
