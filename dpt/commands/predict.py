@@ -26,7 +26,8 @@ segments, json for segments and npy for other maps)
             default in this format alone, and in others only if these are named without it. 255
             (labels) and NaN are "no data"
 Videos are written as MP4 files in the formats that are pictures (color, overlay and pictures of
-other maps). Their colour range changes slowly.
+other maps). Their colour range changes slowly; with --steady it is that of the first frame, and
+depth and classes do not flicker: what frames show of the same point is averaged. Cuts are counted.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input, with the scale and offset of its 16-bit PNG, depth = value * scale + offset, with its camera
@@ -82,6 +83,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--tile", type=int, metavar="N", help="predict larger images by tiles of N x N pixels")
     add("--min-confidence", default=0.0, type=float, metavar="C", help="of points, from 0 to 1")
     add("--prompt", type=Path, metavar="FILE", help="measured depth of the image")
+    text = "average what consecutive frames of a video show of the same point"
+    add("--steady", action="store_true", help=text)
     add("--flip", action="store_true", help="average with the mirrored image")
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)

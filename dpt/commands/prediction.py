@@ -150,7 +150,8 @@ def _make_pipeline(
     kinds = writers.chosen_kinds(formats, predictor.outputs)
     has_rasters = not formats or RASTER in formats
     rasters = writers.all_kinds(predictor.outputs)[RASTER] if has_rasters else []
-    recorded = chosen | {key: vars(options)[key] for key in ("colormap", "fov", "focal")}
+    shown = ("colormap", "fov", "focal", "steady")
+    recorded = chosen | {key: vars(options)[key] for key in shown}
     recorded |= {key: _with_hash(vars(options)[key]) for key in ("intrinsics", "prompt")}
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
@@ -169,7 +170,8 @@ def _make_pipeline(
         shard=shard,
     )
     workers = min(4, os.cpu_count() or 1)
-    return Pipeline(predictor, folder, kinds, style, workers, rasters, cameras, options.prompt)
+    inputs_options = (cameras, options.prompt, options.steady)
+    return Pipeline(predictor, folder, kinds, style, workers, rasters, *inputs_options)
 
 
 def _load(checkpoint: str) -> tuple[DPT | Path, str]:

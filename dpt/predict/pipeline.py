@@ -33,6 +33,7 @@ from dpt.predict.inputs import KnownCamera, part_of
 from dpt.predict.prediction import Prediction, first_output, require_finite
 from dpt.predict.predictor import Predictor, PreparedImage, batches
 from dpt.predict.sources import InputFile
+from dpt.predict.steady import Steady
 from dpt.tiling import Blend, tile_spans
 from dpt.types.samples import IGNORE_INDEX
 from dpt.validation import Plain
@@ -64,6 +65,7 @@ class Pipeline:
     """The files of each image that is predicted by windows."""
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
     prompt: Path | None = None  # sparse depth of the only image
+    steady: bool = False  # average what the frames of a video show of the same point
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
@@ -112,13 +114,16 @@ class Pipeline:
         total = max(1, reader.announced)
         yield total
         facts: Plain = {"frames": 0, "fps": reader.fps}
+        steady = Steady(self.predictor.runtime.outputs) if self.steady else None
+        self.predictor.steady = steady
         with self.folder.files(input_file, kinds, facts) as paths:
             targets = {k: video.VideoWriter(path, fps=reader.fps) for k, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
                 nonlocal style
                 prediction.require_finite()
-                style = next_style(style, prediction)
+                if steady is None or not style.limits:
+                    style = next_style(style, prediction)
                 facts.update(writers.depth_facts(prediction.outputs, prediction.known_camera))
                 predicted = encoding.Predicted(prediction, frame.image, style)
                 for kind, target in targets.items():
@@ -132,6 +137,9 @@ class Pipeline:
                     raise error
                 facts["frames"] += 1
                 yield total
+            self.predictor.steady = None
+            if steady is not None:
+                facts["cuts"] = steady.cuts
             for target in targets.values():
                 target.close()
 

@@ -25,6 +25,7 @@ from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, framed, refuse_masks
 from dpt.predict.inputs import Image, KnownCamera, Prompt, as_pixels, as_prompt, known_camera
 from dpt.predict.prediction import Prediction, depth_unit, first_output
+from dpt.predict.steady import Steady
 from dpt.process import lack_of_memory, log
 from dpt.segments import SegmentMap, panoptic_segments
 from dpt.tiling import predict_tiles
@@ -78,6 +79,7 @@ class Predictor:
     Attributes:
         outputs: declaration of each output of an image without a camera; a calibrated depth is
             declared in metres.
+        steady: averages the outputs of consecutive images, see :meth:`video`; None: none.
         calibration: converts the first depth output to metres; None leaves it as it is.
     """
 
@@ -97,6 +99,7 @@ class Predictor:
         self.batch_size: int = validate(Count, batch_size, "batch_size")
         self.sky: SkyRule = validate(SkyRule, sky, "sky")
         self._has_warned = False
+        self.steady: Steady | None = None
         self.tile: int | None = validate(Count | None, tile, "tile")
         if isinstance(model, str | Path):
             model = Path(model) if is_exported(model) else DPT.from_pretrained(model)
@@ -213,6 +216,21 @@ class Predictor:
         groups = batches(images, self.batch_size, key=lambda image: image.input.shape)
         return [prediction for group in groups for prediction in self.predict(group)]
 
+    def video(self, frames: Iterable[Image]) -> Iterator[Prediction]:
+        """Yields the prediction for each frame of a video as soon as it is read; what consecutive
+        frames show of the same point is averaged, see :class:`dpt.predict.steady.Steady`.
+
+        Args:
+            frames: of one size, as for a call.
+        """
+        self.steady = Steady(self.runtime.outputs)
+        try:
+            for frame in frames:
+                (prediction,) = self.predict([self.prepare(frame)])
+                yield prediction
+        finally:
+            self.steady = None
+
     def prepare(
         self,
         image: Image,
@@ -278,6 +296,9 @@ class Predictor:
         try:
             prompts = [image.prompt for image in images]
             outputs = self.run([image.input for image in images], prompts)
+            if self.steady is not None:
+                frames = zip(outputs, images, strict=True)
+                outputs = [self.steady(tensors, image.input) for tensors, image in frames]
             return [self._finish(*pair) for pair in zip(images, outputs, strict=True)]
         except (MemoryError, RuntimeError) as error:
             fault = lack_of_memory(error)

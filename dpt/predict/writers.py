@@ -22,7 +22,7 @@ from dpt.validation import Plain
 Outputs = Mapping[str, OutputSpec]
 Encoder = Callable[[str, encoding.Predicted], bytes]
 """An output's name and the prediction to a file's content, see :mod:`dpt.predict.encoding`."""
-EXR_FORMATS = {"exr": np.float32, "exr16": np.float16}
+EXR_FORMATS: dict[str, type[np.floating]] = {"exr": np.float32, "exr16": np.float16}
 _POINT_ENCODERS = {".ply": encoding.encode_cloud, ".glb": encoding.encode_surface}
 
 
