@@ -7,12 +7,18 @@ import dpt
 from dpt.commands import command_parser, make_parser
 from dpt.files import refuse_inputs, require_new
 from dpt.process import say
+from dpt.weights.licences import families
 
 
 def convert(arguments: list[str]) -> None:
-    """Writes a checkpoint in another format; fails if the format cannot hold it."""
+    """Writes a checkpoint in another format; fails if the format cannot hold it. dpt convert --list
+    prints the families of checkpoints that are read, with the licences that their authors state.
+    """
     from dpt.weights import formats
 
+    if arguments == ["--list"]:
+        say("\n".join(map(str, families())))
+        return
     parser = command_parser("convert", convert.__doc__, checkpoint="SRC")
     parser.add_argument("dst", metavar="DST", help="the new folder or file to write")
     parser.add_argument("--to", required=True, choices=formats.WRITABLE, help="the format to write")

@@ -22,6 +22,7 @@ from dpt.nn import Network
 from dpt.process import log
 from dpt.types.outputs import OutputSpec
 from dpt.weights.files import WEIGHT_SUFFIXES, writing
+from dpt.weights.licences import Family, family_of
 
 CARD_FILE = "README.md"
 LIBRARY = "dense-prediction-transformers"
@@ -136,6 +137,11 @@ class InitialWeights(NamedTuple):
     name: str
     hub_name: str | None
     license: str | None
+
+    @property
+    def family(self) -> Family | None:
+        """What its authors state."""
+        return family_of(self.name)
 
 
 @dataclass(frozen=True)
