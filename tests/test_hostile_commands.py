@@ -204,6 +204,35 @@ def test_the_file_of_a_run_chooses_no_place_and_no_code(attempt, place, finished
     attempt(*AGAIN[command])
 
 
+NAMED_CODE = {  # settings from which Lightning would make a model, and Hydra an object
+    "_instantiator": "harm.act",
+    "_class_path": "harm.act",
+    "class_path": "harm.act",
+    "init_args": {},
+    "_target_": "harm.act",
+}
+
+
+@pytest.mark.parametrize("command", slow_after(1, [*AGAIN, *USES]))
+def test_code_that_settings_in_a_checkpoint_name_does_not_run(
+    attempt, place, finished, command, monkeypatch
+):
+    """As in GHSA-qqmf-gpg7-g8gw: such a file holds tensors and text alone."""
+    monkeypatch.syspath_prepend(place)
+    (place / "harm.py").write_text("open('../outside/executed', 'w').close()\nact = print\n")
+    run = shutil.copytree(finished, place / "run")
+    for path in (run / "checkpoints").glob("*.ckpt"):
+        values = torch.load(path, weights_only=True)
+        keys = ("hyper_parameters", "datamodule_hyper_parameters", "hparams_name")
+        torch.save({**values, **dict.fromkeys(keys, NAMED_CODE)}, path)
+        assert torch.load(path, weights_only=True)["hyper_parameters"] == NAMED_CODE
+    everywhere = {"resume": AGAIN["resume"], "evaluate": (*AGAIN["evaluate"], "data.val.length=1")}
+    code, text = attempt(
+        *everywhere.get(command, use(USES.get(command, ()), "run/checkpoints/last.ckpt"))
+    )
+    assert code == (command == "demo"), text  # whose port is none
+
+
 # --------------------------------------------------------------------------------------- links
 
 PACK = ("data", "pack", *SCENES, "out=packed", "split=train", "run_dir=log")
