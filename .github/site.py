@@ -1,14 +1,15 @@
-"""Hooks of mkdocs: the guide's pages link to files of the repository, as GitHub shows them.
+"""Makes the documentation site with Zensical: python .github/site.py
 
-Each linked file becomes a part of the site: a page if it is in ``PAGES``, else a file to download.
+The guide's pages link to files of the repository, as GitHub shows them. Each linked file becomes a
+part of the site: a page if it is in ``PAGES``, else a file to download.
 """
 
 import ast
 import posixpath
 import re
+import shutil
+import subprocess
 from pathlib import Path
-
-from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ".github/guide"
@@ -60,7 +61,7 @@ def api_page(module: str) -> str:
 
 
 def indent_lists(markdown: str) -> str:
-    """Lays out lists as mkdocs needs them; GitHub is content with less.
+    """Lays out lists as Python-Markdown needs them; GitHub is content with less.
 
     What belongs to an item is indented by four spaces, and blank lines stand around its code.
     """
@@ -80,31 +81,48 @@ def indent_lists(markdown: str) -> str:
     return re.sub(r"(?m)^(    \S.*)\n(?=\d+\. )", r"\1\n\n", "\n".join(lines))
 
 
-def on_files(files, config):
-    for module in API:
-        files.append(File.generated(config, f"api/{module}.md", content=api_page(module)))
-    for path, uri in PAGES.items():
-        files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
-    linked = set()
-    for file in files.documentation_pages():
-        folder = posixpath.dirname(repository_path(file.src_uri))
-        linked |= linked_paths(file.content_string, folder)
-    for path in sorted(linked):
-        if files.get_file_from_path(site_path(path)) is None:
-            source = str(ROOT / path)
-            files.append(File.generated(config, site_path(path), abs_src_path=source))
-    return files
+def to_site(markdown: str, folder: str) -> str:
+    """Returns a page in a folder of the repository with links to files of the site."""
 
-
-def on_page_markdown(markdown, page, config, files):
-    folder = posixpath.dirname(repository_path(page.file.src_uri))
-
-    def to_site(match):
+    def replaced(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, match[1]))
         return f"]({site_path(path)}{match[2] or ''})"
 
-    return LINK.sub(to_site, indent_lists(markdown))
+    return LINK.sub(replaced, indent_lists(markdown))
 
 
-def on_page_content(html, page, config, files):
-    return ROLE.sub("<code>", html)  # docstrings name classes as Sphinx does: :class:`dpt.DPT`
+def write_pages(out: Path) -> None:
+    """Writes the pages and the files that they link to."""
+    pages = {site_path(f"{GUIDE}/{p.name}"): p for p in (ROOT / GUIDE).glob("*.md")}
+    pages |= {page: ROOT / path for path, page in PAGES.items()}
+    linked: set[str] = set()
+    for page, source in pages.items():
+        text, folder = source.read_text(), posixpath.dirname(repository_path(page))
+        linked |= linked_paths(text, folder)
+        (out / page).write_text(to_site(text, folder))
+    for module in API:
+        (out / f"api/{module}.md").write_text(api_page(module))
+    for path in linked:
+        target = out / site_path(path)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, target)
+
+
+def main() -> None:
+    """Writes the pages to ``build/guide``, and the site to ``build/site``."""
+    build = ROOT / "build"
+    docs, site = build / "guide", build / "site"
+    for folder in (docs, site):
+        shutil.rmtree(folder, ignore_errors=True)
+    (docs / "api").mkdir(parents=True)
+    write_pages(docs)
+    shutil.copyfile(ROOT / ".github/site.yml", build / "mkdocs.yml")
+    command = ["zensical", "build", "--clean", "--strict", "-f", "mkdocs.yml"]
+    subprocess.run(command, cwd=build, check=True)
+    for page in site.rglob("*.html"):  # docstrings name classes as Sphinx does: :class:`dpt.DPT`
+        page.write_text(ROLE.sub("<code>", page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -170,8 +170,8 @@ def _make_pipeline(
         shard=shard,
     )
     workers = min(4, os.cpu_count() or 1)
-    inputs_options = (cameras, options.prompt, options.steady)
-    return Pipeline(predictor, folder, kinds, style, workers, rasters, *inputs_options)
+    of_inputs = {"cameras": cameras, "prompt": options.prompt, "steady": options.steady}
+    return Pipeline(predictor, folder, kinds, style, workers, rasters, **of_inputs)
 
 
 def _load(checkpoint: str) -> tuple[DPT | Path, str]:
