@@ -63,6 +63,7 @@ ENCODER = "vit_small_patch14_dinov2.lvd142m"  # of that model
 _FINE_TUNING: Plain = {"callbacks.freeze.layers": 7, "optim.layer_decay": 0.8}
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
+_FINE_SECONDS = 600.0  # on a CPU, below which a model from scratch is better
 _FINE_SCALE = 1.8  # the same of a pretrained encoder
 _ZOOM = 0.6, 1.6  # of training crops, as multiples of the scale in evaluation
 _EVAL_PIXELS = 1_500_000  # of a whole image in evaluation
@@ -183,7 +184,8 @@ class Plan:
         self.detected = _detected(self.root, self.given)
         self.table = self.folder / "pairs.csv"
         is_chosen = any(re.match(r"model($|[./]encoder|\.weights)", key) for key in self.given)
-        self._model: Plain = {} if is_chosen or not can_fine_tune() else {"model": PRETRAINED}
+        is_tuned = not is_chosen and can_fine_tune(self.detected.task, self.seconds)
+        self._model: Plain = {"model": PRETRAINED} if is_tuned else {}
         self._is_fine_tuned = (self.given | self._model).get("model") == PRETRAINED
         if self._is_fine_tuned:
             self._model |= _FINE_TUNING
@@ -410,11 +412,15 @@ def label_settings(labels: LabelStatistics) -> Plain:
     return settings
 
 
-def can_fine_tune() -> bool:
-    """Returns whether the pretrained encoder can be fetched, and trained on this machine; prints
-    the choice."""
-    if not (torch.cuda.is_available() or has_bf16("cpu")):
+def can_fine_tune(task: str, seconds: float) -> bool:
+    """Returns whether the pretrained encoder is expected to be better than a model from scratch in
+    so many seconds, and can be fetched; prints the choice."""
+    is_fast = torch.cuda.is_available()
+    if not (is_fast or has_bf16("cpu")):
         say("model: from scratch (larger encoders take long on a CPU without bf16)")
+        return False
+    if not is_fast and (task == "depth" or seconds < _FINE_SECONDS):
+        say("model: from scratch (better on a CPU for depth, and in less than ten minutes)")
         return False
     if not has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
         remedy = f"model={PRETRAINED} model.encoder.weights=FILE"

@@ -28,6 +28,7 @@ from dpt.fitting import (
     ENCODER,
     Length,
     Plan,
+    can_fine_tune,
     enlargement,
     label_settings,
     length_of,
@@ -191,6 +192,26 @@ def test_a_pretrained_model_is_fine_tuned(tmp_path):
     assert plan.config.optim.settings["encoder_lr"] == 0.1 * plan.chosen["optim.lr"] == 0.0001
     scratch = Plan(root, (*TINY_VIT, f"run_dir={tmp_path / 'scratch'}"), "15m")
     assert "callbacks.freeze.layers" not in scratch.chosen
+
+
+@pytest.mark.parametrize(
+    ("task", "time", "cuda", "expected"),
+    [
+        ("segmentation", 900, False, True),
+        ("segmentation", 240, False, False),
+        ("segmentation", 240, True, True),
+        ("depth", 900, False, False),
+        ("depth", 900, True, True),
+        ("joint", 3600, False, True),
+    ],
+)
+def test_the_pretrained_encoder_is_chosen_where_it_was_better(
+    monkeypatch, task, time, cuda, expected
+):
+    monkeypatch.setattr("dpt.fitting.has_bf16", lambda device: True)
+    monkeypatch.setattr("dpt.fitting.has_hub_file", lambda name, file: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    assert can_fine_tune(task, time) == expected
 
 
 def test_depth_starts_at_the_median_of_the_data(tmp_path):
