@@ -7,7 +7,6 @@ import dpt
 from dpt.commands import command_parser, make_parser
 from dpt.files import refuse_inputs, require_new
 from dpt.process import say
-from dpt.weights.licences import families
 
 
 def convert(arguments: list[str]) -> None:
@@ -15,6 +14,7 @@ def convert(arguments: list[str]) -> None:
     prints the families of checkpoints that are read, with the licences that their authors state.
     """
     from dpt.weights import formats
+    from dpt.weights.licences import families
 
     if arguments == ["--list"]:
         say("\n".join(map(str, families())))

@@ -9,7 +9,7 @@ segments, json for segments and npy for other maps)
             65536 B). HEAD/NAME.png: a picture of another map: three channels as RGB, else the first
             channel in colours
   npy       depth_npy/, labels_npy/, HEAD_npy/: the arrays
-  exr       depth_exr/, normals_exr/, HEAD_exr/: OpenEXR of 32 bits: depth in channel Z, normals in
+  exr       depth_exr/, normals_exr/, HEAD_exr/: EXR of 32 bits: depth in channel Z, normals in
             N.X, N.Y and N.Z; exr16: of 16 bits
   color     depth_color/NAME.png: near is bright, with a colour bar below the picture
   overlay   overlay/NAME.png, HEAD_overlay/NAME.png: classes or segments over the image, with their

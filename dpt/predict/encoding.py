@@ -69,11 +69,16 @@ def encode_array(name: str, predicted: Predicted) -> bytes:
     return file.getvalue()
 
 
+def exr_library() -> Any:
+    """Returns the library that writes OpenEXR; ValueError if it is not installed."""
+    return require("OpenEXR", "--format exr", extra="exr")
+
+
 def encode_exr(name: str, predicted: Predicted, *, dtype: type[np.floating]) -> bytes:
     """Returns an OpenEXR file of a map as it is, of 32 or 16 bits: depth in the channel ``Z``,
     normals in ``N.X``, ``N.Y`` and ``N.Z``, others in channels with the output's name and a number.
     """
-    library = require("OpenEXR", "--format exr", extra="exr")
+    library = exr_library()
     values = predicted.prediction.arrays[name].astype(dtype)
     planes = [values] if values.ndim == 2 else [*np.moveaxis(values, 2, 0)]
     names = [f"{name}.{number}" for number in range(len(planes))]

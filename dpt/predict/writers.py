@@ -127,7 +127,7 @@ def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
             require_points(first_output(outputs, "depth"))
             require("trimesh", f"--format {name}", extra="points")
         if name in EXR_FORMATS:
-            require("OpenEXR", f"--format {name}", extra="exr")
+            encoding.exr_library()
         if not possible.get(name):
             kinds = ", ".join(f"{n} ({s.kind})" for n, s in outputs.items())
             fault = f"--format {name} fits none of this model's outputs: {kinds}"
