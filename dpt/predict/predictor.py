@@ -221,8 +221,10 @@ class Predictor:
         frames show of the same point is averaged, see :class:`dpt.predict.steady.Steady`.
 
         Args:
-            frames: of one size, as for a call.
+            frames: RGB, as for a call; another size begins a new shot.
         """
+        if not self.preprocessing.is_rgb:
+            raise ValueError("frames of bands: their motion is not found: predict them one by one")
         self.steady = Steady(self.runtime.outputs)
         try:
             for frame in frames:

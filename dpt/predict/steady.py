@@ -66,7 +66,9 @@ class Steady:
         """
         grey, previous = _grey(image), self._image
         self._image = grey
-        motion = find_motion(previous, grey) if previous is not None else None
+        motion = None
+        if previous is not None and previous.shape == grey.shape:
+            motion = find_motion(previous, grey)
         if motion is None:
             self.cuts += previous is not None
             self._raw, self._means, self._trends = {}, {}, {}

@@ -220,7 +220,9 @@ class Freeze(Callback):
             raise ValueError("callbacks.freeze.cache: needs callbacks.freeze.parts=[encoder]")
         loaders = (trainer.train_dataloader, trainer.val_dataloaders)
         capacity = 2 * sum(len(loader.dataset) for loader in loaders if loader is not None)
-        encoder.forward = TokenCache(encoder, Path(self.cache), capacity)  # flips are stored, too
+        settings = model.config.to_dict()["encoder"]
+        # flips are stored, too
+        encoder.forward = TokenCache(encoder, settings, Path(self.cache), capacity)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: object) -> None:
         vars(cast(Task, pl_module).model.encoder).pop("forward", None)

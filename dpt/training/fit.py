@@ -37,7 +37,7 @@ from dpt.types.samples import Sample
 from dpt.validation import Plain
 
 CHECKED_FILES = 16  # of each split
-HIGH_RATE = 3e-4  # of a pretrained encoder
+HIGH_RATE = 3e-4  # of a pretrained encoder, with optimisers whose steps have the size of the rate
 Scores = dict[str, float]
 
 
@@ -226,7 +226,7 @@ def log_start(run: Run) -> None:
     if run.config.model.encoder_weights is not None:
         rate = run.config.optim.settings.get("encoder_lr") or 0.0
         log.info("pretrained encoder: its rate is optim.encoder_lr=%g", rate)
-        if rate > HIGH_RATE:
+        if rate > HIGH_RATE and run.config.optim.name != "sgd":
             text = "optim.encoder_lr=%g: above about %g, training forgets pretrained weights"
             log.warning(text, rate, HIGH_RATE)
     for logger in trainer.loggers:

@@ -68,8 +68,8 @@ def muon(
 ) -> Optimizer:
     """Makes :class:`Muon` of every trainable parameter; see :func:`parameter_groups`.
 
-    An encoder with a rate of its own, such as a pretrained one, takes NAdam's steps: what was
-    pretrained by AdamW gains little from Muon in fine-tuning (Liu et al. 2025, section 3.4).
+    An encoder with a rate of its own, such as a pretrained one, takes NAdam's steps, which were
+    better in equal time: see "From pretrained weights" in the guide (``finetuning.md``).
 
     Args:
         momentum: of weight matrices and kernels.

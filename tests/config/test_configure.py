@@ -182,6 +182,11 @@ def test_a_pretrained_encoder_has_a_tenth_of_the_rate(optim):
     assert composed(*pretrained, "optim.encoder_lr=0.001").optim.settings["encoder_lr"] == 0.001
 
 
+def test_a_recipe_that_follows_a_paper_keeps_its_one_rate():
+    optim = composed("experiment=dpt_ade20k", "paths.data_dir=DIR").optim.settings
+    assert optim["encoder_lr"] == optim["lr"] == 0.002
+
+
 @pytest.mark.parametrize("choice", choices("augment"))
 def test_every_augmentation_can_be_built_and_repeats_no_default(choice):
     augment = composed(f"augment={choice}").augment

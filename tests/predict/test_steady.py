@@ -86,6 +86,13 @@ def test_a_cut_starts_anew_and_a_change_of_exposure_does_not():
     assert not torch.equal(found[3], maps[3])
 
 
+def test_another_size_begins_a_new_shot():
+    maps = [torch.rand(1, 1, 200, 256) + 1, torch.rand(1, 1, 100, 256) + 1]
+    steady, found = steadied(METRES, maps, [frame_at(0), frame_at(1)[:100]])
+    assert steady.cuts == 1
+    assert torch.equal(found[1], maps[1])
+
+
 def test_a_black_frame_is_no_error():
     maps = [torch.rand(1, 1, 200, 256) + 1 for _ in range(3)]
     dark = np.zeros((200, 256, 3), np.uint8)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from test_ddp import train as train_two_ranks
-from tiny import checkpoint_of, slow_after
+from tiny import checkpoint_of, slow_after, small_model
 
 import dpt
+from dpt.training.token_cache import TokenCache
 
 ENCODER = "callbacks.freeze.parts=[encoder]"
 RUN = ("task=segmentation", "data.train.length=12", "trainer.val_check_interval=1")
@@ -68,9 +69,40 @@ def test_tokens_of_a_frozen_encoder_are_stored(train, metrics, tmp_path):
     for found in (run, again):
         assert not changed(found, tensors(expected))
         assert metrics(found) == metrics(expected)
-    other = train(tmp_path / "other", *cached, "seed=1")  # other weights
+    other = (*plain, "model.encoder.position_resize=dinov2", "data.eval_size=[48,64]")
+    expected = train(tmp_path / "other", *other)
+    run = train(tmp_path / "other_again", *other, f"callbacks.freeze.cache={tmp_path / 'tokens'}")
+    assert metrics(run) == metrics(expected)  # of other settings, whose weights are the same
     assert len([*(tmp_path / "tokens").iterdir()]) > len(files)
-    assert not (other / "tokens").exists()
+
+
+def test_a_damaged_file_of_tokens_is_named(train, tmp_path, capsys):
+    options = (*RUN, ENCODER, "augment=none", f"callbacks.freeze.cache={tmp_path / 'tokens'}")
+    train(tmp_path / "run", *options)
+    for path in (tmp_path / "tokens").iterdir():
+        path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(SystemExit):
+        train(tmp_path / "again", *options)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "tokens/" in line
+    assert line.endswith(": delete it")
+
+
+def test_tokens_of_other_settings_are_other_files(tmp_path):
+    heads = {"depth": {"kind": "relative"}}
+    model = small_model(heads=heads, num_heads=4).eval()
+    other = small_model(heads=heads, num_heads=2).eval()
+    other.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, 32, 48)
+    for net in (model, other, model):
+        settings = net.config.to_dict()["encoder"]
+        cache = TokenCache(net.encoder, settings, tmp_path, 100)
+        with torch.no_grad():
+            expected = net.encoder(images)
+        for found in (cache(images), cache(images)):
+            assert found.grids == expected.grids
+            assert all(map(torch.equal, found.levels, expected.levels))
+    assert len([*tmp_path.iterdir()]) == 4
 
 
 def test_a_cache_of_tokens_is_not_filled_by_random_images(train, tmp_path):
