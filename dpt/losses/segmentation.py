@@ -29,15 +29,25 @@ class CrossEntropyLoss(nn.Module):
     Args:
         label_smoothing: in [0, 1): fraction of the target spread over all classes.
         class_weights: K factors, none negative; None means 1.
+        logit_adjustment: in [0, 1): this times ln w is added to the logits here and not in
+            prediction, which so takes that share of the bias to heavy classes back. Rare classes
+            are learnt with w and predicted as with w ** (1 - logit_adjustment) (cf. Menon et al.
+            2021, eq. 10). Needs weights above 0.
     """
 
     class_weights: Tensor | None
 
     def __init__(
-        self, *, label_smoothing: Share = 0.0, class_weights: Sequence[NonNegative] | None = None
+        self,
+        *,
+        label_smoothing: Share = 0.0,
+        class_weights: Sequence[NonNegative] | None = None,
+        logit_adjustment: Share = 0.0,
     ) -> None:
         super().__init__()
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.logit_adjustment = label_smoothing, logit_adjustment
+        if logit_adjustment and not class_weights:
+            raise ValueError("task.segmentation_loss.logit_adjustment needs class_weights")
         weights = None if class_weights is None else torch.tensor([float(w) for w in class_weights])
         self.register_buffer("class_weights", weights, persistent=False)
 
@@ -51,6 +61,8 @@ class CrossEntropyLoss(nn.Module):
                 raise ValueError(f"task.segmentation_loss.class_weights has {counts}")
             weights = weights.to(logits.dtype)
             pixel_weights = torch.where(valid, weights[torch.where(valid, labels, 0)], 0.0)
+            if self.logit_adjustment:
+                logits = logits + self.logit_adjustment * weights.log()[:, None, None]
         total = pixel_weights.flatten(1).sum(1)
         scale = torch.where(total > 0, 1 / total.clamp(min=1e-30), 0.0) / len(total)
         loss = partial(

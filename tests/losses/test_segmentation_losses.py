@@ -42,6 +42,22 @@ def test_cross_entropy_is_pytorchs_mean_per_image():
         torch.testing.assert_close(loss(logits, labels), expected)
 
 
+def test_logit_adjustment_takes_a_share_of_the_weights_back():
+    share, counts = 0.5, torch.tensor([90, 9, 1])
+    weight = (counts / counts.sum()) ** -0.5
+    labels = torch.arange(3).repeat_interleave(counts).reshape(1, 10, 10)
+    loss = CrossEntropyLoss(class_weights=weight.tolist(), logit_adjustment=share)
+    # pixels that cannot be told apart: the best logits are ln(frequency · w ** (1 - share))
+    best = (counts * weight ** (1 - share)).double().log().requires_grad_()
+    value = loss(best[None, :, None, None].expand(1, 3, 10, 10), labels)
+    shifted = (best + share * weight.log())[None, :, None, None].expand(1, 3, 10, 10)
+    torch.testing.assert_close(value, F.cross_entropy(shifted, labels, weight=weight.double()))
+    (gradient,) = torch.autograd.grad(value, best)
+    torch.testing.assert_close(gradient, torch.zeros_like(best), atol=1e-7, rtol=0)
+    with pytest.raises(ValueError, match="needs class_weights"):
+        CrossEntropyLoss(logit_adjustment=0.5)
+
+
 def test_focal_by_hand():
     logits = torch.tensor([[[[0.0]], [[math.log(3.0)]]]])  # probabilities 1/4, 3/4
     label = torch.ones(1, 1, 1, dtype=torch.uint8)
