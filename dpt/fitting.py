@@ -60,7 +60,6 @@ RECIPES: dict[str, Plain] = {  # as experiment=camvid and experiment=rgbd, with 
 }
 PRETRAINED = "dpt_dinov2"
 ENCODER = "vit_small_patch14_dinov2.lvd142m"  # of that model
-_FINE_TUNING: Plain = {"callbacks.freeze.layers": 7, "optim.layer_decay": 0.8}
 _PIXELS = {"cpu": 192 * 256, "cuda": 384 * 512}  # of training images
 _SCALE = 1.25  # of whole images in evaluation, as a multiple of that at which they fit a crop
 _FINE_SECONDS = 600.0  # on a CPU, below which a model from scratch is better
@@ -188,7 +187,7 @@ class Plan:
         self._model: Plain = {"model": PRETRAINED} if is_tuned else {}
         self._is_fine_tuned = (self.given | self._model).get("model") == PRETRAINED
         if self._is_fine_tuned:
-            self._model |= _FINE_TUNING
+            self._model["optim.layer_decay"] = 0.8
         self.chosen = self.settings()
         self._composition = compose("train", self.arguments)
 

@@ -187,11 +187,11 @@ def test_a_pretrained_model_is_fine_tuned(tmp_path):
     root = folder(tmp_path / "set")
     options = ("model=dpt_dinov2", "model.encoder.weights=FILE", "steps=50")
     plan = Plan(root, (*options, f"run_dir={tmp_path / 'run'}"), "15m")
-    assert plan.chosen["callbacks.freeze.layers"] == 7
+    assert plan.chosen["optim.layer_decay"] == 0.8
     assert not any(side % 14 for side in plan.config.data.loader.image_size)
     assert plan.config.optim.settings["encoder_lr"] == 0.1 * plan.chosen["optim.lr"] == 0.0001
     scratch = Plan(root, (*TINY_VIT, f"run_dir={tmp_path / 'scratch'}"), "15m")
-    assert "callbacks.freeze.layers" not in scratch.chosen
+    assert "optim.layer_decay" not in scratch.chosen
 
 
 @pytest.mark.parametrize(
