@@ -414,12 +414,9 @@ def label_settings(labels: LabelStatistics) -> Plain:
 def can_fine_tune(task: str, seconds: float) -> bool:
     """Returns whether the pretrained encoder is expected to be better than a model from scratch in
     so many seconds, and can be fetched; prints the choice."""
-    is_fast = torch.cuda.is_available()
-    if not (is_fast or has_bf16("cpu")):
-        say("model: from scratch (larger encoders take long on a CPU without bf16)")
-        return False
-    if not is_fast and (task == "depth" or seconds < _FINE_SECONDS):
-        say("model: from scratch (better on a CPU for depth, and in less than ten minutes)")
+    is_slow = not torch.cuda.is_available()
+    if is_slow and (task == "depth" or seconds < _FINE_SECONDS or not has_bf16("cpu")):
+        say("model: from scratch (better on a CPU for depth, without bf16, or below ten minutes)")
         return False
     if not has_hub_file(f"timm/{ENCODER}", "model.safetensors"):
         remedy = f"model={PRETRAINED} model.encoder.weights=FILE"

@@ -32,7 +32,7 @@ class CrossEntropyLoss(nn.Module):
         logit_adjustment: in [0, 1): this times ln w is added to the logits here and not in
             prediction, which so takes that share of the bias to heavy classes back. Rare classes
             are learnt with w and predicted as with w ** (1 - logit_adjustment) (cf. Menon et al.
-            2021, eq. 10). Needs weights above 0.
+            2021, eq. 10). Without weights, which must be above 0 here, it has no effect.
     """
 
     class_weights: Tensor | None
@@ -46,8 +46,6 @@ class CrossEntropyLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.label_smoothing, self.logit_adjustment = label_smoothing, logit_adjustment
-        if logit_adjustment and not class_weights:
-            raise ValueError("task.segmentation_loss.logit_adjustment needs class_weights")
         weights = None if class_weights is None else torch.tensor([float(w) for w in class_weights])
         self.register_buffer("class_weights", weights, persistent=False)
 
