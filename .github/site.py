@@ -56,8 +56,10 @@ def public_names(module: str) -> list[str]:
 def api_page(module: str) -> str:
     """Returns the directive of mkdocstrings that documents a module, and what it imports."""
     members = public_names(module)
-    options = f"    options:\n      members: [{', '.join(members)}]\n" if members else ""
-    return f"::: {module}\n{options}"
+    # the module's name is the page's title; a class has the signature of its constructor
+    options = ["heading_level: 1", "merge_init_into_class: true"]
+    options += [f"members: [{', '.join(members)}]"] if members else []
+    return "\n      ".join([f"::: {module}\n    options:", *options]) + "\n"
 
 
 def indent_lists(markdown: str) -> str:
