@@ -45,6 +45,11 @@ models that take it: a CSV table of x, y, depth_m; PNG in millimetres or NPY in 
 --batch-size joins consecutive images of one size. --overwrite predicts finished inputs again, also
 with other settings; files of others are kept.
 
+--source N (a camera) or --source ADDRESS (rtsp or http, of a camera or a stream) predicts the
+newest frame again and again; frames that come meanwhile are dropped. The pictures are shown in a
+window, where there is a display, and written to the MP4 file --out, where one is named, until q or
+Ctrl-C is pressed or the source ends. The file is complete in each case, and the exit code 0.
+
 Many workers: the same command with --shard 1/16 to --shard 16/16 on any machines, each again until
 it has ended well, and once with --merge. The files are then those of one run. INPUTS may be
 addresses, as s3://BUCKET/PHOTOS.
@@ -61,6 +66,10 @@ from dpt.process import Stopped
 def run(arguments: list[str]) -> None:
     """Writes the files; lists the inputs that failed."""
     options = _parse(arguments)
+    if options.source:
+        from dpt.commands.prediction import predict_source
+
+        return predict_source(options)
     try:
         from dpt.commands.prediction import predict_inputs
 
@@ -75,8 +84,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Returns the options that the command line gives."""
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
-    add("inputs", nargs="+", type=_plain_path, metavar="INPUTS", help="files, folders, addresses")
-    add("--out", required=True, type=_plain_path, metavar="DIR", help="the folder to write to")
+    add("inputs", nargs="*", type=_plain_path, metavar="INPUTS", help="files, folders, addresses")
+    add("--out", "--output", type=_plain_path, metavar="DIR", help="folder, or MP4 of --source")
+    add("--source", metavar="N", help="a camera's number or address, in place of INPUTS")
     add("--format", default="", metavar="A,B", help="formats to write, see above")
     add("--batch-size", default=1, type=int, metavar="N", help="images in one pass (default: 1)")
     add("--colormap", default="inferno", metavar="NAME", help="inferno (default), turbo, ...")
@@ -99,7 +109,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--shard", metavar="K/N", help="predict part K of N")
     parts.add_argument("--merge", action="store_true", help="check and join what all shards wrote")
-    return parser.parse_intermixed_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
+    options.format = [name.strip() for name in options.format.split(",") if name.strip()]
+    if not options.source and not (options.inputs and options.out):
+        parser.error("the following arguments are required: INPUTS, --out")
+    if options.source and any((options.inputs, options.prompt, options.shard, options.merge)):
+        parser.error("--source: takes no INPUTS, --prompt, --shard or --merge")
+    return options
 
 
 def _plain_path(text: str) -> str:

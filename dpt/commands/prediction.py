@@ -4,29 +4,36 @@ import argparse
 import hashlib
 import os
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import cv2
+import numpy as np
 
+from dpt import viz
+from dpt.data.formats.video import LiveReader
 from dpt.exporting.files import fingerprint_of
 from dpt.exporting.runtimes import is_exported
-from dpt.files import DataError, few, plural, read_bytes
+from dpt.files import DataError, few, plural, read_bytes, require_new
 from dpt.model import DPT
 from dpt.predict import writers
 from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import chosen_camera
-from dpt.predict.pipeline import Pipeline
+from dpt.predict.live import live_file, open_window
+from dpt.predict.pipeline import FramePainter, Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
 from dpt.predict.records import RASTER, WHOLE, InputShard, PredictionSettings, shards_of
 from dpt.predict.sources import InputFile, find_inputs, find_remote
-from dpt.process import say
+from dpt.predict.steady import Steady
+from dpt.process import Stopped, say
 from dpt.run_log import start_log, tracked
 from dpt.weights.formats import fingerprint
 
+PREDICTOR_OPTIONS = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
+"""Options that are settings of a predictor."""
 Failed = list[tuple[str, ValueError]]
 """Inputs with the reason why each failed."""
 
@@ -47,6 +54,54 @@ def predict_inputs(options: argparse.Namespace) -> Failed:
         if options.merge:
             return _merge(pipeline, inputs)
         return _predict_part(pipeline, inputs)
+
+
+def predict_source(options: argparse.Namespace) -> None:
+    """Shows and writes the predictions of a camera or a stream until it ends, or the user ends it.
+
+    Raises:
+        ValueError: the source cannot be read, a frame failed, or there is nowhere to show them.
+    """
+    start_log(None)
+    path = None if options.out is None else _clip_path(options)
+    count = 0
+    with ExitStack() as stack, suppress(Stopped):
+        reader = stack.enter_context(closing(LiveReader(options.source)))
+        window = open_window(reader.name)
+        if window is None and path is None:
+            raise ValueError(f"{reader.name}: no display for a window: give --out FILE.mp4")
+        file = None if path is None else stack.enter_context(live_file(path))
+        for picture in _live_pictures(options, reader):
+            count += 1
+            if file is not None:
+                file.add(picture)
+            if window is not None and not window.show(picture):
+                break
+    say(f"{reader.name} has ended: {count} of {plural(reader.count, 'frame')}: {path or 'shown'}")
+
+
+def _clip_path(options: argparse.Namespace) -> Path:
+    """Returns the path of the video that ``--source`` becomes; ValueError if it cannot be one."""
+    path = Path(options.out)
+    if path.suffix.lower() != ".mp4" or "://" in options.out:
+        raise ValueError(f"--out {path}: with --source it is a file on this machine: FILE.mp4")
+    if not options.overwrite:
+        require_new(path)
+    return path
+
+
+def _live_pictures(options: argparse.Namespace, reader: LiveReader) -> Iterator[np.ndarray]:
+    """Yields the pictures of the newest frame below one another, again and again."""
+    cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
+    predictor, _ = _make_predictor(options)
+    kinds = writers.videos_of(writers.chosen_kinds(options.format, predictor.outputs))
+    painter = FramePainter(reader.name, kinds, Style(options.colormap), options.steady)
+    predictor.steady = Steady(predictor.runtime.outputs) if options.steady else None
+    say(f"{reader.name}: stop with q in the window, or Ctrl-C")
+    for frame in reader:
+        prepared = predictor.prepare(frame, name=reader.name, keep_image=True, camera=cameras)
+        (prediction,) = predictor.predict([prepared])
+        yield viz.stack(painter.paint(prediction, prepared.image))
 
 
 def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
@@ -140,18 +195,17 @@ def _make_pipeline(
     style = Style(options.colormap)
     cv2.setNumThreads(1)  # the pipeline has threads of its own
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
-    keys = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
-    chosen = {key: vars(options)[key] for key in keys}
-    model, weights = _load(options.checkpoint)
-    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **chosen)
+    if options.steady and not any(file.is_video for file in inputs):
+        remedy = "leave it out, or make a video of the frames"
+        raise ValueError(f"--steady: is for videos, and no input is one: {remedy}")
+    predictor, weights = _make_predictor(options)
     if options.prompt is not None and (len(inputs) != 1 or inputs[0].is_video):
         raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
-    formats = [name.strip() for name in options.format.split(",") if name.strip()]
-    kinds = writers.chosen_kinds(formats, predictor.outputs)
-    has_rasters = not formats or RASTER in formats
+    kinds = writers.chosen_kinds(options.format, predictor.outputs)
+    has_rasters = not options.format or RASTER in options.format
     rasters = writers.all_kinds(predictor.outputs)[RASTER] if has_rasters else []
     shown = ("colormap", "fov", "focal", "steady")
-    recorded = chosen | {key: vars(options)[key] for key in shown}
+    recorded = {key: vars(options)[key] for key in (*PREDICTOR_OPTIONS, *shown)}
     recorded |= {key: _with_hash(vars(options)[key]) for key in ("intrinsics", "prompt")}
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
@@ -172,6 +226,17 @@ def _make_pipeline(
     workers = min(4, os.cpu_count() or 1)
     of_inputs = {"cameras": cameras, "prompt": options.prompt, "steady": options.steady}
     return Pipeline(predictor, folder, kinds, style, workers, rasters, **of_inputs)
+
+
+def _make_predictor(options: argparse.Namespace) -> tuple[Predictor, str]:
+    """Returns the predictor that the options describe, and a code of its weights."""
+    chosen = {key: vars(options)[key] for key in PREDICTOR_OPTIONS}
+    model, weights = _load(options.checkpoint)
+    predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **chosen)
+    if options.steady and not Steady(predictor.runtime.outputs).outputs:
+        names = ", ".join(predictor.outputs)
+        raise ValueError(f"--steady: averages depth, classes and maps, not {names}: leave it out")
+    return predictor, weights
 
 
 def _load(checkpoint: str) -> tuple[DPT | Path, str]:

@@ -106,10 +106,8 @@ class Pipeline:
     def frames(self, input_file: InputFile) -> Generator[int, None, None]:
         """Predicts a video; yields the number of frames first, and after each. ValueError if a
         frame fails."""
-        kinds, style = writers.videos_of(self.kinds), self.style
-        if not kinds:
-            fault = f"{input_file.source}: a video needs pictures"
-            raise ValueError(f"{fault}: add color or overlay to --format")
+        kinds = writers.videos_of(self.kinds)
+        painter = FramePainter(input_file.source, kinds, self.style, self.steady)
         reader = video.VideoReader(input_file.fetch())
         total = max(1, reader.announced)
         yield total
@@ -120,14 +118,10 @@ class Pipeline:
             targets = {k: video.VideoWriter(path, fps=reader.fps) for k, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
-                nonlocal style
-                prediction.require_finite()
-                if steady is None or not style.limits:
-                    style = next_style(style, prediction)
+                pictures = painter.paint(prediction, frame.image)
                 facts.update(writers.depth_facts(prediction.outputs, prediction.known_camera))
-                predicted = encoding.Predicted(prediction, frame.image, style)
-                for kind, target in targets.items():
-                    target.write(encoding.paint_with_legend(kind.name, predicted))
+                for target, picture in zip(targets.values(), pictures, strict=True):
+                    target.write(picture)
 
             prepare = partial(
                 self.predictor.prepare, name=input_file.path, keep_image=True, camera=self.cameras
@@ -183,6 +177,30 @@ def _if_large(input_file: InputFile) -> InputFile | None:
     with suppress(ValueError):  # reading it will name the fault
         return input_file if math.prod(pictures.read_size(input_file.path)) > LARGE else None
     return None
+
+
+@dataclass
+class FramePainter:
+    """Paints the frames of a video. The colour range of depth is that of the first frame if they
+    are steady; otherwise it follows the frames slowly."""
+
+    source: str
+    kinds: Sequence[writers.FileKind]  # of the pictures
+    style: encoding.Style
+    is_steady: bool
+
+    def __post_init__(self) -> None:
+        if not self.kinds:
+            fault = f"{self.source}: a video needs pictures"
+            raise ValueError(f"{fault}: add color or overlay to --format")
+
+    def paint(self, prediction: Prediction, image: np.ndarray | None) -> list[np.ndarray]:
+        """Returns the pictures of a frame with their legends; ValueError if it is not finite."""
+        prediction.require_finite()
+        if not (self.is_steady and self.style.limits):
+            self.style = next_style(self.style, prediction)
+        predicted = encoding.Predicted(prediction, image, self.style)
+        return [encoding.paint_with_legend(kind.name, predicted) for kind in self.kinds]
 
 
 def next_style(style: encoding.Style, prediction: Prediction) -> encoding.Style:

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from photos import tiny
-from prediction_files import records_of, save_video
+from photos import photo_of, tiny
+from prediction_files import predictions_of, records_of, save_video
 
 import dpt
 from dpt.predict.steady import Steady
@@ -120,6 +120,36 @@ def test_a_video_of_the_command(predict, tmp_path, out):
     assert record["cuts"] >= 3  # random pictures
     predict(save_video(tmp_path / "one.mp4", 1), *options, model="joint")
     assert records_of(out)["one"]["cuts"] == 0
+
+
+def save_as(path, frames, size, code):
+    """A video in another container; MJPG's in AVI states no rate."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*code), 12.5, size[::-1])
+    for seed in range(frames):
+        writer.write(photo_of(*size, seed=seed))
+    writer.release()
+    data = bytearray(path.read_bytes())
+    if code == "MJPG":
+        for start, count in ((data.find(b"avih") + 8, 4), (data.find(b"strh") + 28, 8)):
+            data[start : start + count] = bytes(count)
+    return bytes(data)
+
+
+def test_clips_without_a_rate_of_two_sizes_and_cut_short(predict, run, tmp_path, out):
+    sizes = [save_as(tmp_path / f"{s[0]}.ts", 4, s, "mp4v") for s in ((48, 64), (64, 96))]
+    (tmp_path / "sizes.avi").write_bytes(b"".join(sizes))
+    (tmp_path / "rate.avi").write_bytes(save_as(tmp_path / "a.avi", 4, (48, 64), "MJPG"))
+    predict(tmp_path / "sizes.avi", tmp_path / "rate.avi", "--steady")
+    records = records_of(out)
+    assert (records["sizes"]["frames"], records["rate"]["frames"]) == (8, 4)
+    assert (records["rate"]["fps"], records["sizes"]["cuts"] > 0) == (25, True)
+    before = predictions_of(out)
+    data = save_video(tmp_path / "whole.mp4", 30).read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(data[: len(data) // 2])
+    code, _, err = run(tmp_path / "cut.mp4", "--steady")
+    assert (code, err.count("\n")) == (1, 2)
+    assert "cut.mp4" in err
+    assert predictions_of(out) == before
 
 
 def test_other_outputs_are_left_as_they_are():
