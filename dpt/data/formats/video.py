@@ -37,7 +37,8 @@ def _require_utf8(path: str | Path) -> None:
 class VideoReader:
     """The frames of a video, uint8 (H, W, 3) RGB, turned upright by its rotation tag.
 
-    Iterating raises a DataError after the last frame if the file ends too early.
+    Iterating raises a DataError after the last frame if the file ends too early. OpenCV scales
+    frames of another size to that of the first one.
 
     Attributes:
         fps: frames per second; 25 if the file does not say.
