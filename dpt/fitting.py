@@ -226,7 +226,8 @@ class Plan:
         task, train = self.detected.task, self.config.data.changed(cache=False).make("train")
         if task in ("segmentation", "joint"):
             self.change(self.settings(measure_labels(train)))
-        if task in ("depth", "joint") and _PRIOR_DEPTH not in self.given:
+        is_metric = task in ("depth", "joint") and train.info.has_metres
+        if is_metric and _PRIOR_DEPTH not in self.given:
             self.change({_PRIOR_DEPTH: float(f"{typical_depth(train):.3g}")})
 
     def settings(self, labels: LabelStatistics | None = None) -> Plain:
@@ -234,6 +235,8 @@ class Plan:
         task = self.detected.task
         settings: Plain = {"task": task, "data": "folder", "data.root": str(self.root)}
         settings |= {f"data.{key}": value for key, value in self.detected.settings.items()}
+        if self.detected.settings.get("depth_kind") == "inverse":
+            settings["task.kind"] = "relative"
         table = str(self.table)
         settings |= {f"data.split_files.{split}": table for split in ("train", "val", "test")}
         settings |= {"trainer.precision": "auto", "optim.weight_decay": 0.05, "optim.lr": _RATE}

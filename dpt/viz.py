@@ -330,15 +330,20 @@ def _tick_texts(values: Sequence[float]) -> list[str]:
 
 
 def depth_panel(
-    image: np.ndarray, ground_truth: np.ndarray, valid: np.ndarray | None, prediction: np.ndarray
+    image: np.ndarray,
+    ground_truth: np.ndarray,
+    valid: np.ndarray | None,
+    prediction: np.ndarray,
+    *,
+    unit: str = "m",
 ) -> np.ndarray:
     """Returns image | ground truth | prediction | error, with one range of colours for depth.
 
-    Both depths are metres (h, w), the prediction aligned; ``valid`` is bool (h, w), or None for
-    every positive finite ground truth. The error is |prediction - ground truth| / ground truth from
-    blue (0) to red (0.5).
+    Both depths are of one ``unit``, (h, w), the prediction aligned; ``valid`` is bool (h, w), or
+    None for every positive finite ground truth. The error is |prediction - ground truth| / ground
+    truth from blue (0) to red (0.5).
     """
-    output = OutputSpec("depth", "depth", unit="m")
+    output = OutputSpec("depth", "depth", unit="m")  # colours, larger is farther
     valid = _inverse_depth(ground_truth, valid)[1]
     ground_truth = np.where(valid, ground_truth, np.nan)
     limits = color_limits(ground_truth if valid.any() else prediction, output)
@@ -350,9 +355,9 @@ def depth_panel(
     captions = ["image", "ground truth", "prediction", f"relative error, {mean}"]
     cells = side_by_side([image, *maps], captions)
     cell = cells.shape[1] // 4
-    metres = color_bar("inferno", *limits, unit="m", width=3 * cell, inverse=True)
+    depths = color_bar("inferno", *limits, unit=unit, width=3 * cell, inverse=True)
     errors = color_bar("spectral", 0.0, _MAX_ERROR, width=cell)
-    return stack([cells, np.concatenate([metres, errors], axis=1)])
+    return stack([cells, np.concatenate([depths, errors], axis=1)])
 
 
 def segmentation_panel(

@@ -58,6 +58,7 @@ def make_train_loader(
 ) -> DataLoader[Sample]:
     """Returns the loader of training; with ``prompts`` the model takes sparse depth."""
     settings = config.data.loader
+    _require_metres(dataset, prompts)
     transform = config.augment.build(
         image_size=settings.image_size,
         targets=list(targets),
@@ -76,8 +77,15 @@ def make_eval_loader(
     prompts: bool = False,
 ) -> DataLoader[Sample]:
     """Returns the loader of evaluation; with ``prompts`` the model takes sparse depth."""
+    _require_metres(dataset, prompts)
     transform = EvalTransform(preprocessing, settings.prompt_points if prompts else 0)
     return make_loader(dataset, transform, settings, targets, training=False)
+
+
+def _require_metres(dataset: Dataset, prompts: bool) -> None:
+    if prompts and not dataset.info.has_metres:
+        fault = "sparse depth is in metres, and data.depth_kind=inverse has none"
+        raise ValueError(f"model.decoder.prompts=true: {fault}: leave it out")
 
 
 # --- Objectives

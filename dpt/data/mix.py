@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from itertools import accumulate, chain
 
 import numpy as np
@@ -188,21 +189,24 @@ def _common_info(infos: Mapping[str, DatasetInfo]) -> DatasetInfo:
     things = {info.things for info in infos.values() if info.things}
     if len(things) > 1:
         raise DataError("data.sets differ in the classes that are things: set data.things of each")
-    low, high = _depth_range([info for info in infos.values() if "depth" in info.targets])
-    return DatasetInfo(
+    return replace(
+        _common_depth([info for info in infos.values() if "depth" in info.targets]),
         targets=targets,
         class_names=_common_classes({name: i.class_names for name, i in with_names.items()}),
         palette=palettes[0] if palettes else (),
         things=next(iter(things), ()),
-        min_depth=low,
-        max_depth=high,
     )
 
 
-def _depth_range(infos: Sequence[DatasetInfo]) -> tuple[float, float | None]:
-    """Returns the smallest ``min_depth``, and the largest ``max_depth`` if any is known."""
-    high = max((info.max_depth for info in infos if info.max_depth), default=None)
-    return min((info.min_depth for info in infos), default=DatasetInfo.min_depth), high
+def _common_depth(infos: Sequence[DatasetInfo]) -> DatasetInfo:
+    """Returns the smallest ``min_depth``, the largest ``max_depth`` if any is known, and whether
+    all sets have metres."""
+    return DatasetInfo(
+        targets=(),
+        min_depth=min((info.min_depth for info in infos), default=DatasetInfo.min_depth),
+        max_depth=max((info.max_depth for info in infos if info.max_depth), default=None),
+        has_metres=all(info.has_metres for info in infos),
+    )
 
 
 def _common_classes(names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

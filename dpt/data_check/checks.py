@@ -323,7 +323,7 @@ def objects(scan: Scan) -> Iterator[Finding]:
 def _unit(scan: Scan) -> Iterator[Finding]:
     """Finds an implausible typical depth, and the unit that would make it plausible."""
     values = _typical(scan)
-    if values is None:
+    if values is None or not scan.dataset.info.has_metres:
         return
     rule, max_depth = scan.depth_rule, scan.dataset.info.max_depth
     scale = rule.scale if rule else 1.0
@@ -337,7 +337,8 @@ def _unit(scan: Scan) -> Iterator[Finding]:
         severity, fault = "warning", f"less than {NEAR} m"
     else:
         return
-    message, remedy = f"the typical depth is {metres:.4g} m, {fault}", "check the unit of the files"
+    message = f"the typical depth is {metres:.4g} m, {fault}"
+    remedy = "check the unit of the files, or data.disparity"
     if rule is not None:
         message += f" ({values[0]:.4g} in the files, times data.depth_scale={scale:g})"
         remedy = "check data.depth_scale and data.max_depth"
@@ -395,8 +396,13 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
         remedy = "save metres, or train task.kind=relative"
         yield scan.finding("warning", "depth_normalised", message, remedy)
     what = "depth maps have larger values in the lower half, as disparity and inverse depth do"
-    remedy = "flip maps that are upside down, as PFM files may be; convert disparity to depth: "
-    remedy += "metres = focal length x baseline / disparity"
+    remedy = (
+        "flip maps that are upside down, as PFM files may be; for disparity see data.disparity, "
+    )
+    remedy += "and data.depth_kind=inverse"
+    if not scan.dataset.info.has_metres:
+        what = "maps of inverse depth have smaller values in the lower half, as depth does"
+        remedy = "leave data.depth_kind=inverse out if larger values are farther"
     above = measure.AGREEING if len(maps) >= measure.MANY_IMAGES else 1.0
     yield from scan.count("depth_inverse", maps, lambda d: d.grows_down, what, remedy, above=above)
 
@@ -404,7 +410,7 @@ def unusual_maps(scan: Scan) -> Iterator[Finding]:
 def deviating_maps(scan: Scan) -> Iterable[Finding]:
     """Finds maps whose typical depth is far from that of the others."""
     logs = [(record, log(depth.raw[0])) for record, depth in scan.maps if depth.raw[0] > 0]
-    if len(logs) < measure.MANY_IMAGES:
+    if len(logs) < measure.MANY_IMAGES or not scan.dataset.info.has_metres:
         return ()
     middle = median(value for _, value in logs)
     limit = max(log(_FAR_OFF), 6 * median(abs(value - middle) for _, value in logs))

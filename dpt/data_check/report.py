@@ -113,7 +113,8 @@ def _overview(scans: Sequence[Scan]) -> Table:
         invalid = 100 * mean(1 - depth.valid for depth in maps) if maps else None
         rows.append([scan.split, *counts, invalid, *np.mean(quantiles, axis=0).tolist()])
     header = ["split", "samples", "unusable", "with mask", "with depth", "invalid, %"]
-    heading = "Samples (depth: pixels, and means of the maps' quantiles, in metres)"
+    unit = "metres" if scans[0].dataset.info.has_metres else "multiples of the nearest depth"
+    heading = f"Samples (depth: pixels, and means of the maps' quantiles, in {unit})"
     return Table(heading, [*header, "1 %", "median", "99 %"], rows)
 
 

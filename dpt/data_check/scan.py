@@ -119,7 +119,7 @@ class Scan:
     def depth_rule(self) -> DepthRule | None:
         """How depth files become metres; None if unknown or not proportional to it."""
         rule = self.dataset.depth_rule
-        return rule if rule is not None and rule.decode is None else None
+        return rule if rule is not None and rule.is_proportional else None
 
     def finding(
         self,
@@ -267,7 +267,7 @@ def read_sample(dataset: Dataset, index: int) -> Reading:
     reading = Reading(sample)
     if files:
         reading.unlabelled = _ignored_values(dataset, files, sample)
-        if files.depth and dataset.depth_rule and dataset.depth_rule.decode is None:
+        if files.depth and dataset.depth_rule and dataset.depth_rule.is_proportional:
             reading.raw_depth = io.read_raw_depth(files.depth, key=dataset.depth_key)
     return reading
 
@@ -312,7 +312,7 @@ def _read_files(dataset: Dataset, files: Files, sample: Sample, refusal: Fault) 
             raw = io.read_raw_depth(files.depth, key=dataset.depth_key)
             sizes.append(raw.shape)
             sample["depth"], sample["valid"] = depth_rule(raw)
-            reading.raw_depth = raw if depth_rule.decode is None else None
+            reading.raw_depth = raw if depth_rule.is_proportional else None
     if not all(dataset.fits(size, sizes[0]) for size in sizes):
         reading.faults.append(("size_mismatch", refusal[1]))
     elif reading.outside:

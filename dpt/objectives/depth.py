@@ -28,6 +28,7 @@ from dpt.viz import depth_panel
 
 SKY = "sky"  # the name of a class
 SkySource = Literal["labels", "invalid"]
+_WITHOUT_METRES = "data.depth_kind=inverse has no metres"
 _LOSSES: dict[types.DepthKind, type[nn.Module]] = {
     "metric": depth_losses.SILogLoss,
     "relative": depth_losses.ScaleShiftInvariantLoss,
@@ -63,6 +64,7 @@ class DepthObjective(Objective):
             :class:`dpt.losses.LogVarianceLoss` beside ``loss``, and scored by its area under the
             sparsification error (``ause``), in ``dpt evaluate`` beside that of the disagreement
             with the prediction for the mirrored image (``ause_flip``).
+        has_metres: see :attr:`dpt.types.samples.DatasetInfo.has_metres`; of pictures alone.
     """
 
     head = "depth"
@@ -83,8 +85,10 @@ class DepthObjective(Objective):
         sky: Literal["none", "sigmoid", "relu"] = "none",
         sky_from: SkySource | None = None,
         sky_class: int | None = None,
+        has_metres: bool = True,
     ) -> None:
         super().__init__(weight=weight)
+        self.unit = "m" if has_metres else "x nearest"
         self.kind, self.max_depth, self.min_depth = kind, max_depth, min_depth
         self.canonical_focal = canonical_focal
         self.sky, self.sky_from, self.sky_class = sky, sky_from, sky_class
@@ -111,8 +115,10 @@ class DepthObjective(Objective):
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
-        of_data: Plain = {}
+        of_data: Plain = {"has_metres": data.info.has_metres}
         _require_cameras(data, settings.get("canonical_focal"))
+        if not data.info.has_metres:
+            _require_relative(settings)
         if settings.get("max_depth") is None:
             of_data["max_depth"] = data.info.max_depth
         if settings.get("sky", "none") != "none" and settings.get("sky_from") is None:
@@ -132,6 +138,8 @@ class DepthObjective(Objective):
     def from_output(cls, output: types.OutputSpec, data: Dataset, protocol: Protocol) -> Self:
         kind = output.depth_kind
         limit = data.info.max_depth or math.inf
+        if not data.info.has_metres:
+            _require_inverse_fit(protocol, kind)
         max_depth = protocol.max_depth or limit
         if max_depth > limit:
             text = "protocol.max_depth=%g m, but the data ends at data.max_depth=%g m"
@@ -143,6 +151,7 @@ class DepthObjective(Objective):
             max_depth=max_depth,
             canonical_focal=output.canonical_focal,
             log_variance=has_variance,
+            has_metres=data.info.has_metres,
         )
         objective.compares_mirrored = has_variance
         protocol = replace(protocol, max_depth=max_depth)
@@ -317,6 +326,7 @@ class DepthObjective(Objective):
             depth[0].numpy(force=True),
             counted[0].numpy(force=True),
             metres[0].numpy(force=True),
+            unit=self.unit,
         )
 
     def baselines(self, samples: Iterable[Batch], size: tuple[int, int]) -> dict[str, Tensor]:
@@ -363,6 +373,27 @@ class NormalsObjective(Objective):
     def predict(self, prediction: types.HeadPrediction, size: Sequence[int]) -> Tensor:
         """Returns the normals at ``size``, again of unit length."""
         return F.normalize(super().predict(prediction, size), dim=1)
+
+
+def _require_relative(settings: PlainMapping) -> None:
+    """Raises ValueError if settings of the task need metres, which the data lack."""
+    kind, limit = settings.get("kind", "metric"), settings.get("max_depth")
+    if kind != "relative":
+        raise ValueError(f"task.kind={kind}: {_WITHOUT_METRES}: set task.kind=relative")
+    if limit is not None:
+        raise ValueError(f"task.max_depth={limit}: {_WITHOUT_METRES}: leave it out")
+
+
+def _require_inverse_fit(protocol: Protocol, kind: types.DepthKind) -> None:
+    """Raises ValueError if a protocol needs more than inverse depth up to scale and shift."""
+    metric = {"max_depth": protocol.max_depth, "rules": protocol.rules}
+    if names := [f"protocol.{key}" for key, value in metric.items() if value]:
+        raise ValueError(f"{few(names)}: {_WITHOUT_METRES}: leave it out")
+    is_relative = kind == "relative"
+    alignment = protocol.alignment or ("scale_shift" if is_relative else "none")
+    if alignment != "scale_shift" or not (is_relative or protocol.space == "inverse_depth"):
+        remedy = "set protocol.alignment=scale_shift protocol.space=inverse_depth"
+        raise ValueError(f"{kind} depth, alignment={alignment}: {_WITHOUT_METRES}: {remedy}")
 
 
 def _require_cameras(data: Dataset, canonical_focal: float | None) -> None:

@@ -77,7 +77,7 @@ class Sample(TypedDict, total=False):
     """
 
     image: np.ndarray  # uint8 (H, W, 3), RGB; or float32 (H, W, C), bands, NaN without data
-    depth: np.ndarray  # float32 (H, W), metres; 0 where invalid
+    depth: np.ndarray  # float32 (H, W), metres; 0 where invalid; see DatasetInfo.has_metres
     valid: np.ndarray  # bool (H, W), True where depth was measured
     inside: np.ndarray  # bool (H, W), in training False where a crop is outside the image; absent
     # if no pixel is
@@ -161,6 +161,8 @@ class DatasetInfo:
     min_depth: float = 1e-3  # smallest depth that counts as valid, in metres
     max_depth: float | None = None  # largest such depth; None if the set has no depth
     things: tuple[bool, ...] = ()  # for each class, whether it is a thing; the others are stuff
+    has_metres: bool = True  # False: depth is in multiples of the smallest one of each image, and
+    # its inverse is known up to a shift
 
     def __post_init__(self) -> None:
         if twice := [name for name, count in Counter(self.class_names).items() if count > 1]:

@@ -270,7 +270,7 @@ DEPTH_FAULTS = [
     ),
     # no unit is proposed: another scale would make the fault look mended
     ((), (EIGHT_BITS, "depth_8bit", "warning", "16-bit")),
-    ((), (changed("depth", inverted), "depth_inverse", "warning", "baseline / disparity")),
+    ((), (changed("depth", inverted), "depth_inverse", "warning", "data.depth_kind=inverse")),
 ]
 DEPTH_FAULTS_OF_FILES = [
     (one_changed(1, lambda depth: 0 * depth + 1500), "depth_constant", "warning", "remove"),

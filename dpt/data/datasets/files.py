@@ -26,6 +26,9 @@ from dpt.types.samples import DatasetInfo, ObjectMask, Sample
 PICTURES = (*io.IMAGE_SUFFIXES, *io.UNREAD_SUFFIXES)
 MAX_OBJECTS = 65535
 """Largest number of objects in an image."""
+SCORED_RATIO = 100.0
+"""Of depth to the smallest one of an image, where inverse depth is known up to scale and shift:
+farther pixels are trained on and not scored."""
 
 
 Side = Annotated[int, Field(ge=1)]
@@ -271,7 +274,9 @@ class FileDataset(Dataset):
     def make_info(self) -> DatasetInfo:
         info = DatasetInfo(targets=())
         if depth := self.depth_rule:
-            info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=depth.max_depth)
+            limit = depth.max_depth if depth.has_metres else SCORED_RATIO
+            info = DatasetInfo(("depth",), min_depth=depth.min_depth, max_depth=limit)
+            info = replace(info, has_metres=depth.has_metres)
         if self.normals_from_depth is not None and self.depth_rule is not None:
             info = replace(info, targets=(*info.targets, "normals"))
         if labels := self.label_rule:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, NamedTuple
 
@@ -18,7 +19,7 @@ from dpt.data.datasets.files import FileDataset, RawMaps, Side, require_files
 from dpt.data.formats import pictures
 from dpt.data.formats.cameras import CameraFile, CameraSource, FieldOfView, StatedCamera
 from dpt.data.formats.io import BAND_SUFFIXES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, LABEL_SUFFIXES
-from dpt.data.formats.rules import DepthRule, LabelMap, LabelRule
+from dpt.data.formats.rules import DepthRule, Disparity, LabelMap, LabelRule
 from dpt.data.splits import SPLITS, split_word
 from dpt.files import DataError, few, files_below, missing_path, plain_name, read_list, read_table
 from dpt.geometry import aspects_agree
@@ -27,6 +28,7 @@ from dpt.types.samples import IGNORE_INDEX, DatasetInfo
 
 _OF_MASKS = "labels depth objects num_classes label_map class_names label_colors color_distance"
 _Kind = Literal["labels", "depth", "objects"]
+_OF_METRES = ("max_depth", "disparity", "normals_from_depth")
 _TABLE_COLUMNS: dict[_Kind, str] = {"labels": "mask", "depth": "depth", "objects": "objects"}
 _Intrinsics = tuple[float, float, float, float, Side, Side]
 """fx, fy, cx and cy, and H and W of the image to which they belong."""
@@ -64,7 +66,9 @@ class FolderDataset(FileDataset):
     class_names: Sequence[str] = ()
     label_colors: Sequence[Sequence[int]] = ()
     color_distance: Annotated[int, Field(ge=0, le=255)] | None = None
-    depth_scale: float = 0.001
+    depth_scale: float | None = None
+    depth_kind: Literal["depth", "inverse"] = "depth"
+    disparity: Disparity | None = None
     depth_key: str | None = None
     invalid_depth: Sequence[float] = (0,)
     images_name: str = "%stem"
@@ -89,14 +93,25 @@ class FolderDataset(FileDataset):
     def make_depth_rule(self) -> DepthRule | None:
         if self.depth is None:
             return None
+        if self.depth_kind == "inverse":
+            settings = vars(self)
+            metric = [k for k in _OF_METRES if settings[k] is not None]
+            if metric:
+                names = few([f"data.{key}" for key in metric])
+                raise DataError(f"{names}: data.depth_kind=inverse has no metres: leave it out")
+            return DepthRule(invalid=self.invalid_depth, has_metres=False)
         if self.max_depth is None:
             raise DataError("data.max_depth is needed with data.depth: largest valid metres")
-        return DepthRule(
-            scale=self.depth_scale,
+        rule = DepthRule(
+            scale=0.001 if self.depth_scale is None else self.depth_scale,
             invalid=self.invalid_depth,
             min_depth=self.min_depth,
             max_depth=self.max_depth,
         )
+        if self.disparity is None:
+            return rule
+        pixel = 1.0 if self.depth_scale is None else rule.scale
+        return replace(rule, scale=1.0, decode=partial(self.disparity.metres, scale=pixel))
 
     def make_label_rule(self) -> LabelRule | None:
         if self.labels is None:

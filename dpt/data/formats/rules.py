@@ -12,6 +12,36 @@ import numpy as np
 
 from dpt.files import DataError, few, plain_name
 from dpt.types.samples import IGNORE_INDEX
+from dpt.validation import Positive, Settings
+
+FARTHEST = 1e5
+"""Depth in multiples of the nearest one where inverse depth is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disparity(Settings):
+    """How stereo disparity becomes metres, the settings of ``data.disparity``.
+
+    Attributes:
+        baseline: distance of the two cameras, in metres.
+        focal: focal length, in pixels of the disparity files.
+        offset: pixels added to the disparity: -1/256 for Cityscapes, ``doffs`` for Middlebury.
+    """
+
+    baseline: Positive
+    focal: Positive
+    offset: float = 0.0
+
+    def metres(self, values: np.ndarray, *, scale: float) -> np.ndarray:
+        """Returns baseline · focal / (value · scale + offset), 0 unless that divisor is above 0.
+
+        Args:
+            values: of the files, (H, W).
+            scale: pixels of disparity for each unit.
+        """
+        pixels = values.astype(np.float64) * scale + self.offset
+        depth = np.zeros_like(pixels)
+        return np.divide(self.baseline * self.focal, pixels, out=depth, where=pixels > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +54,9 @@ class DepthRule:
         min_depth: smallest depth that counts as valid, in metres.
         max_depth: largest depth that counts as valid, in metres; None for no limit.
         decode: converts stored values (H, W) that are not proportional to depth, before ``scale``.
+        has_metres: whether depth is in metres. If not, the values are inverse depth up to scale and
+            shift, and depth is in multiples of the smallest one of each map; ``scale`` has no
+            effect. Values of 0 that are not ``invalid`` are infinitely far, 1e5 times.
     """
 
     scale: float = 0.001
@@ -31,6 +64,7 @@ class DepthRule:
     min_depth: float = 0.0
     max_depth: float | None = None
     decode: Callable[[np.ndarray], np.ndarray] | None = None
+    has_metres: bool = True
 
     def __post_init__(self) -> None:
         limit = np.inf if self.max_depth is None else self.max_depth
@@ -38,11 +72,18 @@ class DepthRule:
             fault = f"data.depth_scale={self.scale}, data.min_depth={self.min_depth}"
             raise DataError(f"{fault}, data.max_depth={limit}: must be above 0 and ascend (metres)")
 
+    @property
+    def is_proportional(self) -> bool:
+        """Whether depth is proportional to the values in the file."""
+        return self.decode is None and self.has_metres
+
     def __call__(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns depth, float32 (H, W) in metres, 0 where invalid, and valid, bool (H, W).
 
         NaN, infinity and values not above zero are always invalid.
         """
+        if not self.has_metres:
+            return self._depth_of_inverse(raw)
         values = raw if self.decode is None else self.decode(raw)
         inverse = round(1.0 / self.scale)
         # Whole divisors (1000 for millimetres) divide: the result is then rounded correctly.
@@ -55,6 +96,14 @@ class DepthRule:
             valid &= depth <= self.max_depth
         valid &= self.is_declared_valid(raw)
         return np.where(valid, depth, np.float32(0)), valid
+
+    def _depth_of_inverse(self, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the largest of the valid values divided by each value, and which are valid."""
+        valid = np.isfinite(raw) & (raw >= 0) & self.is_declared_valid(raw)
+        largest = float(raw.max(where=valid, initial=0))
+        valid &= largest > 0
+        values = np.where(valid, raw, 1.0).clip(min=largest / FARTHEST)
+        return np.where(valid, largest / values, 0).astype(np.float32), valid
 
     def is_declared_valid(self, raw: np.ndarray) -> np.ndarray:
         """Returns where the values of a file are none of ``invalid``, bool (H, W)."""

@@ -76,9 +76,11 @@ def _without_byte_depth(folder: Folder, rows: list[Row]) -> list[Row]:
     user says nothing of depth."""
     masks = [row for row in rows if row.labels]
     maps = [row.depth for row in rows if row.depth]
-    is_open = masks and maps and {"depth", "depth_scale"}.isdisjoint(folder.given)
+    keys = {"depth", "depth_scale", "depth_kind", "disparity"}
+    is_open = masks and maps and keys.isdisjoint(folder.given)
     if is_open and io.read_raw_depth(folder.root / maps[0]).itemsize == 1:
-        folder.leave_out(maps, " of 8 bits; data.depth_scale=METRES of a unit uses it", "depth map")
+        remedy = "data.depth_scale=METRES of a unit uses it, or data.depth_kind=inverse"
+        folder.leave_out(maps, f" of 8 bits; {remedy}", "depth map")
         return [row._replace(depth="") for row in masks]
     return rows
 
@@ -641,41 +643,71 @@ _MAX_VALUES_OF_MAP = 50_000  # from which that quantile and the ends of the rang
 _MIN_SIDE = 8  # of a depth map
 _ROUGHER = 8.0  # ratio of the differences of neighbours after and before bytes are swapped
 _UNITS = (1.0, 0.01, 1 / 256, 1 / 512, 0.001, 0.0002)  # metres of each, that are in use
-_DISPARITY = r"(?i)(^|[-_. /])disp(s|arity|arities)?([-_. /0-9]|$)"
+_NAMES_OF_INVERSE = r"disp(s|arity|arities)?|inv(erse)?[-_ ]?depths?"
+_INVERSE = rf"(?i)(^|[-_. /])({_NAMES_OF_INVERSE})([-_. /0-9]|$)"
+_IF_NEARER = "if larger is nearer, of unknown scale: data.depth_kind=inverse (relative depth)"
 
 
 def depth_settings(folder: Folder, paths: Sequence[Path]) -> Plain:
     """Returns the settings of depth maps, and notes them.
 
     Raises:
-        DataError: disparity, nothing measured, several types, or a unit that must be asked for.
+        DataError: nothing measured, several types, or a question: what disparity is, which unit.
     """
     given, place = folder.given, paths[0].parent
     masks = [mask for mask in map(io.mask_of_depth, paths) if mask]
     folder.used.update(mask.relative_to(folder.root).as_posix() for mask in masks)
-    if re.search(_DISPARITY, str(paths[0])):
-        remedy = "convert it, metres = focal length x baseline / disparity, and rename the files"
-        raise DataError(f"{place}: disparity, not depth: {remedy}")
+    name = paths[0].relative_to(folder.root).as_posix()
+    if {"depth_kind", "disparity"}.isdisjoint(given) and re.search(_INVERSE, name):
+        remedy = "of stereo cameras: data.disparity={baseline:METRES,focal:PIXELS}"
+        raise DataError(f"{place}: disparity or inverse depth by its name: {_IF_NEARER}; {remedy}")
     key = given.get("depth_key", given.get("array_key"))
     indices = np.linspace(0, len(paths) - 1, min(len(paths), _MAX_MAPS)).astype(int)
     maps = [io.read_raw_depth(paths[i], key=key) for i in indices]
     _refuse_misread(maps, place)
+    is_inverse = given.get("depth_kind") == "inverse"
+    read = _inverse_settings if is_inverse else _metric_settings
+    settings, text = read(folder, maps, place)
+    rest = ", 0 in NAME_depth_mask" if masks else ""
+    folder.note(f"depth: {plural(len(paths), 'file')} of {maps[0].dtype} {text}{rest}")
+    return settings
+
+
+def _inverse_settings(folder: Folder, maps: Sequence[np.ndarray], place: Path) -> tuple[Plain, str]:
+    """Returns the settings of maps of inverse depth of unknown scale, and a note."""
+    invalid = folder.given.get("invalid_depth", [0])
+    zeros = float((_some_of(maps) == 0).mean())
+    meaning = "not measured (data.invalid_depth=[] if it is the farthest, such as the sky)"
+    text = f"of inverse depth, larger is nearer; {zeros:.2%} of the pixels are 0, which is "
+    settings: Plain = {"depth_kind": "inverse", "invalid_depth": invalid}
+    return settings, text + (meaning if 0 in invalid else "the farthest")
+
+
+def _metric_settings(folder: Folder, maps: Sequence[np.ndarray], place: Path) -> tuple[Plain, str]:
+    """Returns the settings of maps of depth or of stereo disparity, and a note."""
+    given = folder.given
+    disparity: rules.Disparity | None = given.get("disparity")
     invalid = given.get("invalid_depth", [0, *_missing_values(maps)])
     measured = _measured(maps, invalid, place)
-    scale = given.get("depth_scale") or _scale(folder, place, measured)
-    metres = scale * _some_of(measured).astype(np.float64)
+    to_metres: Callable[[np.ndarray], np.ndarray]
+    if disparity is None:
+        scale = given.get("depth_scale") or _scale(folder, place, measured)
+        unit, to_metres = rules.UNITS.get(scale, scale), partial(np.multiply, scale)
+    else:
+        scale = given.get("depth_scale") or 1.0
+        unit = f"{scale:g} pixels of disparity"
+        to_metres = partial(disparity.metres, scale=scale)
+    metres = to_metres(_some_of(measured).astype(np.float64))
     farthest = float(np.quantile(metres, _FAR_QUANTILE))
     max_depth = next((limit for limit in _RANGES if limit >= farthest), float(np.ceil(farthest)))
-    unit = f"{rules.UNITS.get(scale, scale)}, {_typical(measured) * scale:.2g} m typically"
     some = _some_of(maps)
     missing = [f"{value:.7g} ({(some == value).mean():.2%})" for value in invalid]
-    missing += ["0 in NAME_depth_mask"] if masks else []
-    text = f"{plural(len(paths), 'file')} of {maps[0].dtype} in {unit}; not measured: NaN, "
-    text += f"{', '.join(missing)}; if that is wrong, set data.invalid_depth"
     beyond = float((metres > max_depth).mean())
-    rest = f"; {beyond:.2%} beyond data.max_depth={max_depth:g} m left out" if beyond else ""
-    folder.note(f"depth: {text}{rest}")
-    return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}
+    text = f"in {unit}, {to_metres(np.array(_typical(measured))):.2g} m typically"
+    if beyond:
+        text += f", {beyond:.2%} beyond data.max_depth={max_depth:g} m left out"
+    text += f"; not measured (otherwise set data.invalid_depth): NaN, {', '.join(missing)}"
+    return {"depth_scale": scale, "invalid_depth": invalid, "max_depth": max_depth}, text
 
 
 def _refuse_misread(maps: Sequence[np.ndarray], place: Path) -> None:
@@ -746,7 +778,7 @@ def _scale(folder: Folder, place: Path, measured: Sequence[np.ndarray]) -> float
     choices = [f"{typical * unit:.2g} m with data.depth_scale={unit:.9g}, " for unit in units]
     fault = f"the typical depth {typical:.4g} may be {''.join(choices)}have another unit or none"
     remedy = "set data.depth_scale to the metres of a unit: 0.001 of RealSense, Kinect and phones, "
-    raise DataError(f"{place}: {fault}: {remedy}{_stated_unit(folder)}")
+    raise DataError(f"{place}: {fault}: {remedy}{_stated_unit(folder)}; {_IF_NEARER}")
 
 
 def _stated_unit(folder: Folder) -> str:
