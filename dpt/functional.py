@@ -107,6 +107,51 @@ def resize(maps: Tensor, size: tuple[int, int], rule: OutputResize = "bilinear")
     return F.interpolate(maps, size=size, mode=mode, align_corners=False)
 
 
+_GUIDE_RADIUS = 2  # pixels of the smaller map
+_GUIDE_COLOR = 0.05  # standard deviation of a difference of colours in 0..1
+_GUIDE_PIXELS = 2**20  # of the result that are computed at once
+_GUIDE_LEAST = 1e-8  # weight of another colour: where no pixel is alike, position alone counts
+
+
+def guided_resize(maps: Tensor, guide: Tensor) -> Tensor:
+    """Returns maps (1, C, h, w) at the size of an image, with edges where its colours have some.
+
+    Joint bilateral upsampling (Kopf et al. 2007, section 3): each pixel is a mean of the map's
+    nearest 5 x 5 pixels, whose weights fall with the distance (a standard deviation of one pixel of
+    the map) and with the difference of the colours. In place of :func:`resize`.
+
+    Args:
+        maps: at most as large as the image.
+        guide: the image, float (3, H, W) in 0..1.
+    """
+    (h, w), (height, width) = maps.shape[-2:], guide.shape[-2:]
+    small = F.interpolate(guide[None], size=(h, w), mode="area")[0]
+    steps = torch.arange(-_GUIDE_RADIUS, _GUIDE_RADIUS + 1, device=maps.device)
+
+    def nearby(count: int, size: int) -> tuple[Tensor, Tensor]:
+        """Returns indices (5, size) along a side of the map, and the weights of their distance."""
+        place = (torch.arange(size, device=maps.device) + 0.5) * count / size - 0.5
+        indices = place.round() + steps[:, None]
+        return indices.long().clamp(0, count - 1), (-(indices - place).square() / 2).exp()
+
+    rows, columns = nearby(h, height), nearby(w, width)
+    parts = []
+    for start in range(0, height, max(1, _GUIDE_PIXELS // width)):
+        span = slice(start, start + max(1, _GUIDE_PIXELS // width))
+        image = guide[:, span]
+        total = maps.new_zeros(1, maps.shape[1], *image.shape[1:])
+        weights = maps.new_zeros(image.shape[1:])
+        for row, of_row in zip(rows[0][:, span], rows[1][:, span], strict=True):
+            for column, of_column in zip(*columns, strict=True):
+                difference = (small[:, row][:, :, column] - image).square_().sum(0)
+                alike = difference.mul_(-0.5 / _GUIDE_COLOR**2).exp_().add_(_GUIDE_LEAST)
+                weight = alike.mul_(of_row[:, None]).mul_(of_column)
+                total += maps[:, :, row][:, :, :, column] * weight
+                weights += weight
+        parts.append(total / weights)
+    return torch.cat(parts, dim=2)
+
+
 # --- Recomputation in the backward pass
 
 save_memory: bool | None = None

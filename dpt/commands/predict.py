@@ -26,8 +26,10 @@ segments, json for segments and npy for other maps)
             default in this format alone, and in others only if these are named without it. 255
             (labels) and NaN are "no data"
 Videos are written as MP4 files in the formats that are pictures (color, overlay and pictures of
-other maps). Their colour range changes slowly; with --steady it is that of the first frame, and
-depth and classes do not flicker: what frames show of the same point is averaged. Cuts are counted.
+other maps), and as numbered files, depth/NAME/000000.png, in png, npy, exr, exr16 and json if these
+are named: each_frame in predictions.jsonl has the scale and offset of each. The colour range of MP4
+files changes slowly; with --steady it is that of the first frame, and depth and classes do not
+flicker: what frames show of the same point is averaged. Cuts are counted.
 
 Also written: predictions.json (checkpoint, unit, settings) and predictions.jsonl (a line for each
 input, with the scale and offset of its 16-bit PNG, depth = value * scale + offset, with its camera
@@ -41,6 +43,8 @@ The camera, which points and models with a canonical focal length need, is that 
 each image, or given by --fov (horizontal, in degrees), --focal (pixels) or --intrinsics (text,
 JSON, YAML or a CSV table: image, fx, fy, cx, cy). --prompt is the measured depth of one image, for
 models that take it: a CSV table of x, y, depth_m; PNG in millimetres or NPY in metres.
+--edges guided puts the edges of depth where the image has some (joint bilateral upsampling),
+nearest repeats the network's values, smooth (files by windows) interpolates as evaluation does.
 --min-confidence leaves less certain points out of ply and glb (models with task.log_variance).
 --batch-size joins consecutive images of one size. --overwrite predicts finished inputs again, also
 with other settings; files of others are kept.
@@ -85,7 +89,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = command_parser("predict", __doc__)
     add = parser.add_argument
     add("inputs", nargs="*", type=_plain_path, metavar="INPUTS", help="files, folders, addresses")
-    add("--out", "--output", type=_plain_path, metavar="DIR", help="folder, or MP4 of --source")
+    add("--out", type=_plain_path, metavar="DIR", help="folder, or MP4 of --source")
     add("--source", metavar="N", help="a camera's number or address, in place of INPUTS")
     add("--format", default="", metavar="A,B", help="formats to write, see above")
     add("--batch-size", default=1, type=int, metavar="N", help="images in one pass (default: 1)")
@@ -98,6 +102,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     add("--flip", action="store_true", help="average with the mirrored image")
     text = "depth in the sky, of models that predict it: invalid (default), far, or keep"
     add("--sky", default="invalid", choices=("invalid", "far", "keep"), help=text)
+    text = "how depth gets the image's size: smooth, nearest, or guided (default of ply and glb)"
+    add("--edges", choices=("smooth", "nearest", "guided"), help=text)
     add("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     add("--runtime", metavar="NAME", help="torch (default), onnx or openvino")
     cameras = parser.add_mutually_exclusive_group()

@@ -25,11 +25,19 @@ from dpt.predict.live import live_file, open_window
 from dpt.predict.pipeline import FramePainter, Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
-from dpt.predict.records import RASTER, WHOLE, InputShard, PredictionSettings, shards_of
+from dpt.predict.records import (
+    POINT_FORMATS,
+    RASTER,
+    WHOLE,
+    InputShard,
+    PredictionSettings,
+    shards_of,
+)
 from dpt.predict.sources import InputFile, find_inputs, find_remote
 from dpt.predict.steady import Steady
 from dpt.process import Stopped, say
 from dpt.run_log import start_log, tracked
+from dpt.validation import Plain
 from dpt.weights.formats import fingerprint
 
 PREDICTOR_OPTIONS = ("precision", "runtime", "flip", "tile", "sky", "min_confidence")
@@ -95,7 +103,9 @@ def _live_pictures(options: argparse.Namespace, reader: LiveReader) -> Iterator[
     cameras = chosen_camera(options.fov, options.focal, options.intrinsics)
     predictor, _ = _make_predictor(options)
     kinds = writers.videos_of(writers.chosen_kinds(options.format, predictor.outputs))
-    painter = FramePainter(reader.name, kinds, Style(options.colormap), options.steady)
+    if not kinds:
+        raise ValueError("--source is shown as pictures: add color or overlay to --format")
+    painter = FramePainter(kinds, Style(options.colormap), options.steady)
     predictor.steady = Steady(predictor.runtime.outputs) if options.steady else None
     say(f"{reader.name}: stop with q in the window, or Ctrl-C")
     for frame in reader:
@@ -205,7 +215,7 @@ def _make_pipeline(
     has_rasters = not options.format or RASTER in options.format
     rasters = writers.all_kinds(predictor.outputs)[RASTER] if has_rasters else []
     shown = ("colormap", "fov", "focal", "steady")
-    recorded = {key: vars(options)[key] for key in (*PREDICTOR_OPTIONS, *shown)}
+    recorded = _of_predictor(options) | {key: vars(options)[key] for key in shown}
     recorded |= {key: _with_hash(vars(options)[key]) for key in ("intrinsics", "prompt")}
     depth = first_output(predictor.outputs, "depth")
     settings = PredictionSettings(
@@ -225,12 +235,21 @@ def _make_pipeline(
     )
     workers = min(4, os.cpu_count() or 1)
     of_inputs = {"cameras": cameras, "prompt": options.prompt, "steady": options.steady}
+    of_inputs["sequences"] = writers.sequences_of(options.format, kinds)
     return Pipeline(predictor, folder, kinds, style, workers, rasters, **of_inputs)
+
+
+def _of_predictor(options: argparse.Namespace) -> Plain:
+    """Returns the settings of the predictor; points have guided edges: fewer are between two
+    surfaces."""
+    edges = "smooth" if {*POINT_FORMATS}.isdisjoint(options.format) else "guided"
+    chosen = {key: vars(options)[key] for key in PREDICTOR_OPTIONS}
+    return chosen | {"edges": options.edges or edges}
 
 
 def _make_predictor(options: argparse.Namespace) -> tuple[Predictor, str]:
     """Returns the predictor that the options describe, and a code of its weights."""
-    chosen = {key: vars(options)[key] for key in PREDICTOR_OPTIONS}
+    chosen = _of_predictor(options)
     model, weights = _load(options.checkpoint)
     predictor = Predictor(model, batch_size=options.batch_size, device=options.device, **chosen)
     if options.steady and not Steady(predictor.runtime.outputs).outputs:

@@ -64,7 +64,7 @@ class DepthObjective(Objective):
             :class:`dpt.losses.LogVarianceLoss` beside ``loss``, and scored by its area under the
             sparsification error (``ause``), in ``dpt evaluate`` beside that of the disagreement
             with the prediction for the mirrored image (``ause_flip``).
-        has_metres: see :attr:`dpt.types.samples.DatasetInfo.has_metres`; of pictures alone.
+        unit: of the data's depth, for pictures.
     """
 
     head = "depth"
@@ -85,10 +85,10 @@ class DepthObjective(Objective):
         sky: Literal["none", "sigmoid", "relu"] = "none",
         sky_from: SkySource | None = None,
         sky_class: int | None = None,
-        has_metres: bool = True,
+        unit: str = "m",
     ) -> None:
         super().__init__(weight=weight)
-        self.unit = "m" if has_metres else "x nearest"
+        self.unit = unit
         self.kind, self.max_depth, self.min_depth = kind, max_depth, min_depth
         self.canonical_focal = canonical_focal
         self.sky, self.sky_from, self.sky_class = sky, sky_from, sky_class
@@ -115,7 +115,7 @@ class DepthObjective(Objective):
 
     @classmethod
     def from_data(cls, data: Dataset, settings: PlainMapping) -> Plain:
-        of_data: Plain = {"has_metres": data.info.has_metres}
+        of_data: Plain = {"unit": data.info.depth_unit}
         _require_cameras(data, settings.get("canonical_focal"))
         if not data.info.has_metres:
             _require_relative(settings)
@@ -151,7 +151,7 @@ class DepthObjective(Objective):
             max_depth=max_depth,
             canonical_focal=output.canonical_focal,
             log_variance=has_variance,
-            has_metres=data.info.has_metres,
+            unit=data.info.depth_unit,
         )
         objective.compares_mirrored = has_variance
         protocol = replace(protocol, max_depth=max_depth)

@@ -53,7 +53,9 @@ class OutputFolder:
     ) -> None:
         self.path, self.shard = path, shard
         self._root = real_path(path)
-        self._inputs = {file_identity(input_file.path) for input_file in inputs} - {None}
+        self._all_inputs = [*inputs]
+        identities = {file_identity(input_file.path) for input_file in self._all_inputs}
+        self._inputs = identities - {None}
         self._journal = path / shard.journal
         self._lock = threading.Lock()
         links = (records.SETTINGS_FILE, records.JOURNALS, records.RECORDS_FILE, shard.journal)
@@ -111,19 +113,39 @@ class OutputFolder:
         journal = records.InputRecord.read_journal(self._journal)
         _write_records(self._journal, (r for r in journal if r == self._records.get(r.name)))
 
-    def is_done(self, input_file: InputFile, kinds: Sequence[FileKind]) -> bool:
-        """Whether all files of an input were written since it changed, and exist."""
+    def is_done(
+        self,
+        input_file: InputFile,
+        kinds: Sequence[FileKind],
+        sequences: Sequence[FileKind] = (),
+    ) -> bool:
+        """Whether all files of an input, and of each frame of it, were written since it changed,
+        and exist."""
+        record = self._records.get(input_file.name)
         names = [kind.path(input_file) for kind in kinds]
+        names += self._frame_names(input_file, sequences, record.files if record else [])
         for name in names:
             if not self._may_replace(name):
                 raise _refusal(self.path / name, "is an input, or in a folder that is a link")
-        record = self._records.get(input_file.name)
         if record is None or not all(os.path.isfile(self.path / name) for name in names):
             return False
         if record.source != input_file.source:
             fault = f"{input_file.name} was predicted from {record.source}, not {input_file.source}"
             raise DataError(f"{self.path}: {fault}: choose another --out, or give --overwrite")
         return {*names} <= {*record.files} and record.modified == input_file.modified()
+
+    def _frame_names(
+        self, input_file: InputFile, sequences: Sequence[FileKind], files: Sequence[str]
+    ) -> list[str]:
+        """Returns those of an input's ``files`` that are frames; the first one if there is none."""
+        names = []
+        for kind in sequences:
+            if any(other.name.startswith(f"{input_file.name}/") for other in self._all_inputs):
+                fault = f"{input_file.source}: its frames would be among files of other inputs"
+                raise DataError(f"{fault}: predict it into another --out")
+            folder = kind.frames(input_file)
+            names += [n for n in files if n.startswith(folder)] or [f"{folder}000000{kind.suffix}"]
+        return names
 
     def _may_replace(self, name: str) -> bool:
         """Whether no link leads to the file's folder, and the file is no input."""
@@ -133,14 +155,18 @@ class OutputFolder:
 
     @contextmanager
     def files(
-        self, input_file: InputFile, kinds: Sequence[FileKind], facts: PlainMapping
+        self,
+        input_file: InputFile,
+        kinds: Sequence[FileKind],
+        facts: PlainMapping,
+        frames: Sequence[str] = (),
     ) -> Iterator[dict[FileKind, Path]]:
         """Yields temporary paths for an input's files, which get their names after the block.
 
         Earlier files of other kinds stay if they show the same image and were made with the same
         settings. All others are removed.
 
-        ``facts`` is for the record; the block may add to it.
+        ``facts`` is for the record, and so are the names of ``frames``; the block may add to both.
         """
         names = [kind.path(input_file) for kind in kinds]
         with ExitStack() as stack:
@@ -151,6 +177,7 @@ class OutputFolder:
                     raise
                 raise ValueError(f"{input_file.path}: its name is too long: shorten it") from None
             yield dict(zip(kinds, paths, strict=True))
+        names += frames
         state = input_file.modified()
         if earlier := self._earlier.get(input_file.name):
             remaining = [name for name in earlier.files if name not in names]
@@ -159,6 +186,12 @@ class OutputFolder:
             else:
                 self._remove(remaining)
         self._add(records.InputRecord(input_file.name, input_file.source, state, facts, names))
+
+    def write_frame(self, name: str, content: bytes) -> None:
+        """Writes the file of one frame, ``name`` below the folder."""
+        if not self._may_replace(name):
+            raise _refusal(self.path / name, "is an input, or in a folder that is a link")
+        write_bytes(self.path / name, content)
 
     def _add(self, record: records.InputRecord) -> None:
         with self._lock, self._journal.open("a", encoding="utf-8") as journal:

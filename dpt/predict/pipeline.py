@@ -65,12 +65,15 @@ class Pipeline:
     """The files of each image that is predicted by windows."""
     cameras: CameraSource | None = None  # of all images and videos; None: of their EXIF tags
     prompt: Path | None = None  # sparse depth of the only image
+    sequences: Sequence[writers.FileKind] = ()
+    """The files of each frame of a video."""
     steady: bool = False  # average what the frames of a video show of the same point
 
     def is_done(self, input_file: InputFile) -> bool:
         """Whether the files of an input were written since it changed, and exist."""
         if input_file.is_video:
-            return self.folder.is_done(input_file, writers.videos_of(self.kinds))
+            videos = writers.videos_of(self.kinds)
+            return self.folder.is_done(input_file, videos, self.sequences)
         kinds = self.rasters if self.is_raster(input_file) else self.kinds
         return self.folder.is_done(input_file, kinds)
 
@@ -107,14 +110,18 @@ class Pipeline:
         """Predicts a video; yields the number of frames first, and after each. ValueError if a
         frame fails."""
         kinds = writers.videos_of(self.kinds)
-        painter = FramePainter(input_file.source, kinds, self.style, self.steady)
+        if not (kinds or self.sequences):
+            fault = f"{input_file.source}: a video needs pictures, or a format of single frames"
+            raise ValueError(f"{fault}: add color, overlay, png, npy or exr to --format")
+        painter = FramePainter(kinds, self.style, self.steady)
         reader = video.VideoReader(input_file.fetch())
         total = max(1, reader.announced)
         yield total
         facts: Plain = {"frames": 0, "fps": reader.fps}
         steady = Steady(self.predictor.runtime.outputs) if self.steady else None
         self.predictor.steady = steady
-        with self.folder.files(input_file, kinds, facts) as paths:
+        frames: list[str] = []  # names of their files
+        with self.folder.files(input_file, kinds, facts, frames) as paths:
             targets = {k: video.VideoWriter(path, fps=reader.fps) for k, path in paths.items()}
 
             def write(_: np.ndarray, frame: PreparedImage, prediction: Prediction) -> None:
@@ -122,6 +129,8 @@ class Pipeline:
                 facts.update(writers.depth_facts(prediction.outputs, prediction.known_camera))
                 for target, picture in zip(targets.values(), pictures, strict=True):
                     target.write(picture)
+                predicted = encoding.Predicted(prediction, frame.image, painter.style)
+                frames.extend(self._write_frame(input_file, predicted, facts))
 
             prepare = partial(
                 self.predictor.prepare, name=input_file.path, keep_image=True, camera=self.cameras
@@ -136,6 +145,21 @@ class Pipeline:
                 facts["cuts"] = steady.cuts
             for target in targets.values():
                 target.close()
+
+    def _write_frame(
+        self, input_file: InputFile, predicted: encoding.Predicted, facts: Plain
+    ) -> list[str]:
+        """Writes the files of the next frame of a video, and adds to the facts of the video how to
+        read them; returns their names."""
+        if not self.sequences:
+            return []
+        of_frames = facts.setdefault("each_frame", [])
+        names = []
+        for kind in self.sequences:
+            names.append(f"{kind.frames(input_file)}{len(of_frames):06}{kind.suffix}")
+            self.folder.write_frame(names[-1], kind.encoder(kind.name, predicted))
+        of_frames.append(writers.facts_of(predicted.prediction))
+        return names
 
     def images(self, inputs: Iterable[InputFile]) -> Finished[InputFile]:
         """Predicts images; yields each at its end, with the error if it failed."""
@@ -184,15 +208,9 @@ class FramePainter:
     """Paints the frames of a video. The colour range of depth is that of the first frame if they
     are steady; otherwise it follows the frames slowly."""
 
-    source: str
     kinds: Sequence[writers.FileKind]  # of the pictures
     style: encoding.Style
     is_steady: bool
-
-    def __post_init__(self) -> None:
-        if not self.kinds:
-            fault = f"{self.source}: a video needs pictures"
-            raise ValueError(f"{fault}: add color or overlay to --format")
 
     def paint(self, prediction: Prediction, image: np.ndarray | None) -> list[np.ndarray]:
         """Returns the pictures of a frame with their legends; ValueError if it is not finite."""

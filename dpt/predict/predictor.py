@@ -3,6 +3,7 @@
 Shapes: (H, W) the image, (h, w) the network's input, C channels or classes.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from dpt.data.formats.cameras import CameraSource, StatedCamera
 from dpt.data.view import resize_image, view_points
 from dpt.depthmath import at_least_float32, focal_ratio
 from dpt.exporting.runtimes import Precision, Runtime, is_exported, make_runtime
-from dpt.functional import chunked_argmax, resize, upsample
+from dpt.functional import chunked_argmax, guided_resize, resize, upsample
 from dpt.geometry import Camera, View, Window
 from dpt.model import DPT
 from dpt.nn.tta import flipped_mean, framed, refuse_masks
@@ -35,6 +36,7 @@ from dpt.validation import Count, Probability, validate
 
 T = TypeVar("T")
 SkyRule = Literal["invalid", "far", "keep"]
+EdgeRule = Literal["smooth", "nearest", "guided"]
 
 
 MIN_SKY_PIXELS = 11  # of the sky, and of the rest, for the rule "far"
@@ -75,6 +77,9 @@ class Predictor:
             ``keep`` leaves it as it is.
         min_confidence: of points, 0..1; others are left out. Above 0 for models with a
             ``log_variance`` alone.
+        edges: how depth gets the size of a larger image: ``smooth``, by the rule of its
+            preprocessing, as in evaluation; ``nearest``, without new values; or ``guided`` by the
+            image, see :func:`dpt.functional.guided_resize`.
 
     Attributes:
         outputs: declaration of each output of an image without a camera; a calibrated depth is
@@ -95,7 +100,9 @@ class Predictor:
         tile: int | None = None,
         sky: SkyRule = "invalid",
         min_confidence: float = 0.0,
+        edges: EdgeRule = "smooth",
     ) -> None:
+        self.edges: EdgeRule = validate(EdgeRule, edges, "edges")
         self.batch_size: int = validate(Count, batch_size, "batch_size")
         self.sky: SkyRule = validate(SkyRule, sky, "sky")
         self._has_warned = False
@@ -256,7 +263,8 @@ class Predictor:
         if self.tile is not None and max(height, width) > self.tile:
             large = resize_image(pixels, self._tiling((height, width))[1], rule=rule)
         resized = resize_image(pixels, size, rule=rule)
-        shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if keep_image else None
+        needs_picture = keep_image or self.edges == "guided"
+        shown = self.preprocessing.picture(pixels.transpose(2, 0, 1)) if needs_picture else None
         known = known_camera(image, (height, width), camera, name=name)
         points = None
         if prompt is not None:
@@ -401,10 +409,24 @@ class Predictor:
                 values = upsample(values, image.input.shape[:2])
             dtype = torch.uint8 if values.shape[1] <= 256 else torch.int32
             return chunked_argmax(values, image.size, rule, dtype=dtype)[0]
-        values = resize(values, image.size, rule)
+        if spec.kind == "depth":
+            values = self._resized_depth(values, image)
+        else:
+            values = resize(values, image.size, rule)
         values = F.normalize(values, dim=1) if spec.is_direction else values
         values = values[0].permute(1, 2, 0)
         return values[..., 0] if spec.channels is None else values
+
+    def _resized_depth(self, values: Tensor, image: PreparedImage) -> Tensor:
+        """Returns depth (1, 1, h', w') at the size of the image, as ``edges`` says."""
+        is_larger = math.prod(image.size) > math.prod(values.shape[-2:])
+        if self.edges == "smooth" or not is_larger:
+            return resize(values, image.size, self.preprocessing.output_interpolation)
+        if self.edges == "nearest":
+            return F.interpolate(values, size=image.size, mode="nearest-exact")
+        assert image.image is not None
+        guide = torch.from_numpy(image.image).to(values.device).permute(2, 0, 1)
+        return guided_resize(values, guide.float() / 255)
 
 
 def replace_sky(depth: np.ndarray, is_sky: np.ndarray, *, far: bool, inverse: bool) -> np.ndarray:

@@ -55,6 +55,10 @@ class FileKind:
         """Returns the path of the file of an input in the output folder."""
         return f"{self.folder}/{source.name}{self.suffix}"
 
+    def frames(self, source: InputFile) -> str:
+        """Returns the folder of the numbered files of a video in the output folder."""
+        return f"{self.folder}/{source.name}/"
+
 
 # --- the table ----------------------------------------------------------------------------------
 
@@ -139,6 +143,12 @@ def chosen_kinds(formats: Sequence[str], outputs: Outputs) -> list[FileKind]:
 def videos_of(kinds: Iterable[FileKind]) -> list[FileKind]:
     """Returns the files for each video: the chosen kinds that are pictures."""
     return [replace(kind, suffix=".mp4") for kind in kinds if kind.is_picture]
+
+
+def sequences_of(formats: Sequence[str], kinds: Iterable[FileKind]) -> list[FileKind]:
+    """Returns the files for each frame of a video: the kinds that are neither pictures nor points,
+    if their formats were named."""
+    return [kind for kind in kinds if formats and not kind.needs_image]
 
 
 # --- facts for records --------------------------------------------------------------------------

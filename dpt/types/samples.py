@@ -172,6 +172,11 @@ class DatasetInfo:
             raise DataError(f"{limits}: must be in 0..{MAX_METRES:g} metres")
 
     @property
+    def depth_unit(self) -> str:
+        """The unit of depth in pictures."""
+        return "m" if self.has_metres else "x nearest"
+
+    @property
     def num_classes(self) -> int:
         return len(self.class_names)
 

@@ -239,3 +239,26 @@ def test_predict_command_makes_videos_of_as_many_frames(predict, tmp_path, out):
         assert shapes == [(48 + rows, 240, 3)] * 11
     assert records_of(out)["clip"]["frames"] == 11
     assert "1 were done before" in predict(*command, model="joint")
+
+
+def test_frames_of_a_video_are_numbered_files(predict, refusal, tmp_path, out):
+    clip = save_video(tmp_path / "clip.mp4", 5)
+    command = (clip, "--format", "npy,png,color")
+    predict(*command, model="joint")
+    numbered = {f"{n:06}" for n in range(5)}
+    names = {f"depth_npy/clip/{n}.npy" for n in numbered} | {
+        f"depth/clip/{n}.png" for n in numbered
+    }
+    names |= {name.replace("depth", "labels") for name in names}
+    assert predictions_of(out) == names | {"depth_color/clip.mp4"}
+    values = np.load(out / "depth_npy/clip/000003.npy")
+    raw = cv2.imread(str(out / "depth/clip/000003.png"), cv2.IMREAD_UNCHANGED)
+    coding = records_of(out)["clip"]["each_frame"][3]["depth"]
+    assert np.abs(raw * coding["scale"] + coding["offset"] - values).max() <= coding["scale"]
+    assert "1 were done before" in predict(*command, model="joint")
+    (out / "depth/clip/000002.png").unlink()
+    save_video(clip, 3)  # the frames of the longer clip go
+    assert "3 images" in predict(*command, model="joint")
+    assert {int(name[-10:-4]) for name in predictions_of(out) if "clip/" in name} == {0, 1, 2}
+    save_photo(tmp_path / "clip/000000.png", 40, 60)
+    assert "--out" in refusal(tmp_path, "--format", "npy")
