@@ -122,7 +122,8 @@ def main() -> None:
     shutil.copyfile(ROOT / ".github/site.yml", build / "mkdocs.yml")
     command = ["zensical", "build", "--clean", "--strict", "-f", "mkdocs.yml"]
     subprocess.run(command, cwd=build, check=True)
-    for page in site.rglob("*.html"):  # docstrings name classes as Sphinx does: :class:`dpt.DPT`
+    # docstrings name classes as Sphinx does: :class:`dpt.DPT`
+    for page in (*site.rglob("*.html"), site / "search.json"):
         page.write_text(ROLE.sub("<code>", page.read_text()))
 
 
