@@ -172,9 +172,10 @@ def require(name: str, purpose: str, *, extra: str) -> Any:
     """Returns the optional package ``name``; DataError names the extra that installs it."""
     try:
         return importlib.import_module(name)
-    except ImportError:
+    except Exception as error:  # of many types, if it was built for another torch or NumPy
         install = f"pip install 'dense-prediction-transformers[{extra}]'"
-        raise DataError(f"{purpose} needs {name}: {install}") from None
+        fault = "" if isinstance(error, ModuleNotFoundError) else f", which fails ({reason(error)})"
+        raise DataError(f"{purpose} needs {name}{fault}: {install}") from None
 
 
 def check_pixels(path: str | Path, height: int, width: int) -> None:

@@ -4,8 +4,10 @@ Tested with torch 2.14.1 and timm 1.0.31. Everything else in the package uses pu
 takes two seconds to import, so it is imported inside the functions.
 """
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,18 @@ def drop_guards(program: ExportedProgram) -> None:
     """Drops guards on memory layout ("is it contiguous?"), by which a loaded file would refuse
     sizes that it computes correctly."""
     program._guards_code = []
+
+
+def compile_package(program: ExportedProgram, path: Path, metadata: Mapping[str, str]) -> None:
+    """Compiles a program by AOTInductor to a ``.pt2`` file for this kind of CPU."""
+    options = {"aot_inductor.metadata": dict(metadata)}
+    write = torch._inductor.aoti_compile_and_package
+    write(program, package_path=str(path), inductor_configs=options)
+
+
+def load_package(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Returns a file of :func:`compile_package` as a function."""
+    return torch._inductor.aoti_load_package(str(path))
 
 
 def unscales_gradients(optimizer: Optimizer) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import dpt
 from dpt.config import schema
@@ -25,7 +25,7 @@ from dpt.validation import PlainMapping
 
 if TYPE_CHECKING:
     from dpt.data_check import Finding
-    from dpt.exporting.export import Export
+    from dpt.exporting.export import Export, Options
 
 
 C = TypeVar("C", bound=schema.Config)
@@ -141,39 +141,29 @@ def find_lr(*overrides: str) -> Run:
 
 
 def export(
-    source: Run | Path | str | dpt.DPT,
-    path: Path | str,
-    *,
-    size: tuple[int, int] | None = None,
-    tasks: Sequence[str] = (),
-    with_preprocessing: bool = False,
-    opset: int | None = None,
+    source: Run | Path | str | dpt.DPT, path: Path | str, **options: Unpack[Options]
 ) -> Export:
     """Writes a model as one file for other programs, and compares the file with it.
 
     Args:
         source: a run, a checkpoint of any known format, or a model.
-        path: ends in ``.onnx``, ``.xml`` (OpenVINO) or ``.pt2`` (torch.export).
-        size: (H, W) fixes the size of the input.
-        tasks: names of the heads to export; empty for all.
-        with_preprocessing: the input is uint8 RGB (B, H, W, 3), or float32 bands (B, H, W, C),
-            normalised in the file.
-        opset: of ONNX; None uses the exporter's default.
+        path: ends in ``.onnx``, ``.xml`` (OpenVINO), ``.pt2`` (torch.export, or AOTInductor)
+            or ``.tflite`` (LiteRT).
+        **options: ``size``, ``tasks``, ``with_preprocessing``, ``opset``, ``to`` and ``half``, see
+            :func:`dpt.exporting.export.export`.
 
     Raises:
         ValueError: the model cannot be exported, or the file differs from it.
     """
     from dpt.exporting.export import export as write
-    from dpt.exporting.files import check_target
+    from dpt.exporting.targets import target_of
 
     target = Path(path)
-    check_target(target)  # before a large model is read
+    target_of(target, options.get("to"))  # before a large model is read
     model = source.model if isinstance(source, Run) else source
     if not isinstance(model, dpt.DPT):
         model = dpt.DPT.from_pretrained(model)
-    return write(
-        model, target, size=size, tasks=tasks, with_preprocessing=with_preprocessing, opset=opset
-    )
+    return write(model, target, **options)
 
 
 @contextmanager

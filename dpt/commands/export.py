@@ -1,9 +1,14 @@
 """Writes a checkpoint as one file for other programs (.onnx: ONNX Runtime, TensorRT, ...; .xml:
-OpenVINO; .pt2: torch.export), compares it with the model at three sizes, and writes no file if they
-differ. The file takes any number of images of any size (.pt2: of more than two patches a side); its
-metadata state outputs, units, classes and normalisation. --task exports one head of several, and
-can be repeated. With --with-preprocessing, the file takes uint8 RGB images (B, H, W, 3), or float32
-bands in their unit, and normalises them, but resizes none.
+OpenVINO; .pt2: torch.export, or AOTInductor with --to aoti; .tflite: LiteRT), compares it with the
+model at three sizes, and writes no file if they differ. The file takes any number of images of any
+size (.pt2: of more than two patches a side); its metadata state outputs, units, classes and
+normalisation. --task exports one head of several, and can be repeated. With --with-preprocessing,
+the file takes uint8 RGB images (B, H, W, 3), or float32 bands in their unit, and normalises them,
+but resizes none.
+
+Files for phones and NPUs (.tflite, and .onnx with --opset 13 to 17, where LayerNormalization is
+written in parts) take one image of one size: that of --size, or of training. With --half, an .onnx
+computes in float16 but for norms and attention's softmax.
 
 With --int8, layers compute in 8-bit integers, whose ranges are those of the images of --calibrate:
 folders of images, of which up to 128 are taken.
@@ -25,21 +30,25 @@ MOST_IMAGES = 128  # for calibration, spread over those that are given
 def run(arguments: list[str]) -> None:
     parser = command_parser("export", __doc__)
     add = parser.add_argument
-    add("out", type=Path, help="the file to write, ending in .onnx, .xml or .pt2")
+    add("out", type=Path, help="the file to write, ending in .onnx, .xml, .pt2 or .tflite")
     add("--task", dest="tasks", action="append", default=[], help="a head: depth, ...")
     add("--with-preprocessing", action="store_true", help="normalise images in the file")
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="fix the size of the input")
-    add("--opset", type=int, help="of ONNX (default: the exporter's)")
+    add("--to", metavar="TARGET", help="aoti, litert, ... (default: by the ending)")
+    add("--opset", type=int, help="of ONNX, from 13 on (default: the exporter's)")
+    add("--half", action="store_true", help="float16 in .onnx, but for norms and softmax")
     add("--int8", action="store_true", help="quantise layers, see above; .onnx or .xml")
     add("--calibrate", action="append", type=Path, metavar="PHOTOS", help="images for --int8")
     add("--max-loss", type=float, default=0.01, metavar="FRACTION", help="of --int8 (0.01)")
     options = parser.parse_args(arguments)
     if bool(options.calibrate) != options.int8:
         parser.error("--int8 and --calibrate PHOTOS: give both or none")
+    if options.int8 and options.half:
+        parser.error("--int8 and --half: give one of them")
 
     from dpt.exporting.export import export
-    from dpt.exporting.files import check_target
     from dpt.exporting.int8 import export_int8
+    from dpt.exporting.targets import target_of
     from dpt.files import refuse_inputs
     from dpt.model import DPT
     from dpt.run_log import start_log
@@ -50,9 +59,10 @@ def run(arguments: list[str]) -> None:
         refuse_inputs(target, [options.checkpoint])
     if options.out.exists():
         say(f"{options.out}: exists; the new file replaces it after the comparison")
-    check_target(options.out)  # before a large model is read
+    target_of(options.out, options.to)  # before a large model is read
     model = DPT.from_pretrained(options.checkpoint)
-    settings = {key: vars(options)[key] for key in ("tasks", "with_preprocessing", "opset")}
+    names = ("tasks", "with_preprocessing", "opset", "half", "to")
+    settings = {name: vars(options)[name] for name in names}
     settings["size"] = options.size and tuple(options.size)
     if options.int8:
         settings["max_loss"] = options.max_loss

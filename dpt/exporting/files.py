@@ -24,21 +24,8 @@ from dpt.types.preprocessing import Calibration, Preprocessing
 from dpt.validation import Plain, to_plain, validate
 from dpt.weights.files import writing
 
-SUFFIXES = ".onnx", ".xml", ".pt2"
 _LOOPS = {"Loop", "Scan", "If", "SequenceMap", "TensorIterator"}  # of ONNX and OpenVINO
 Run = Callable[[Tensor], Mapping[str, Tensor]]  # the graph's input to its outputs by name
-
-
-def check_target(path: Path) -> None:
-    """Raises ValueError if ``path`` cannot be written in the format of its suffix."""
-    if path.suffix not in SUFFIXES or path.is_dir() or not path.parent.is_dir():
-        others = "TensorRT, Core ML and LiteRT convert the .onnx (serving.md in the guide)"
-        fault = "must be a file that ends in .onnx, .xml or .pt2, in a folder that exists"
-        raise ValueError(f"{path}: {fault}: {others}")
-    if path.suffix != ".pt2":
-        extra = "onnx" if path.suffix == ".onnx" else "openvino"
-        for name in ("onnx", "onnxruntime", "onnxscript", extra):
-            require(name, f"{path}: the format", extra=extra)
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -251,10 +238,3 @@ def _end_in_fp32(model: Any) -> None:
             limited = opset.clamp(layer, -largest, largest).output(0)
             for follower in followers:
                 follower.replace_source_output(limited)
-
-
-def run_of(path: Path) -> Run:
-    """Returns an exported file as a function: run by torch, ONNX Runtime or OpenVINO."""
-    if path.suffix == ".pt2":
-        return torch.export.load(path).module()
-    return openvino_session(path) if path.suffix == ".xml" else onnx_session(path)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dpt.exporting import files
 from dpt.exporting.export import export
+from dpt.exporting.targets import target_of
 from dpt.files import few, require
 from dpt.model import DPT
 from dpt.process import log
@@ -75,8 +76,8 @@ def export_int8(
     Raises:
         ValueError: the loss is larger with half of the layers in float, or as of ``export``.
     """
-    files.check_target(path)
-    if path.suffix == ".pt2" or len(images) < 2:
+    target_of(path)
+    if path.suffix not in (".onnx", ".xml") or len(images) < 2:
         raise ValueError(f"{path}: int8 is for .onnx and .xml, from 2 images of --calibrate on")
     quantize = _quantize_onnx if path.suffix == ".onnx" else _quantize_openvino
     calibrating = [image for i, image in enumerate(images) if i % CHECKED]
@@ -91,7 +92,7 @@ def export_int8(
         for number, kept in enumerate(choices, start=1):
             log.info("%s: round %d of at most %d", path, number, len(choices))
             quantize(source, target, calibrating, kept)
-            losses = compare_outputs(files.run_of(target), expected, specs)
+            losses = compare_outputs(target_of(target).open(target), expected, specs)
             worst = max(losses, key=lambda name: losses[name])
             log.info("%d layers in float: %s loses %.2f %%", len(kept), worst, 100 * losses[worst])
             if losses[worst] <= max_loss:

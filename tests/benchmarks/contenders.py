@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dpt.exporting.export import Graph, trace, write
-from dpt.exporting.files import check_target, run_of
+from dpt.exporting.graph import Axes, Graph
+from dpt.exporting.targets import Source, target_of
 from dpt.functional import chunked_argmax
 from dpt.losses import CrossEntropyLoss
 from dpt.model import DPT, create_model
@@ -109,12 +109,12 @@ def ours_onnx(model: DPT, task: str) -> Contender:
     """Returns the file of ``dpt export --size`` in ONNX Runtime."""
     graph = Graph.of(model, tasks=[task], with_preprocessing=False).for_inference()
     height, width = model.config.to_dict()["encoder"]["image_size"]
-    program = trace(graph, (2, height, width), free_size=False)
+    source = Source(graph, Axes((height, width), ("batch",), (2, height, width), ()), {})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        check_target(path)
-        write(program, path, graph, {}, None)
-        run = run_of(path)
+        target = target_of(path)
+        target.write(source, path)
+        run = target.open(path)
 
     def predict(images: Tensor) -> Tensor:
         if images.dtype is not torch.float32 or images.device.type != "cpu":
