@@ -265,7 +265,7 @@ def test_the_command_prints_what_it_did(tmp_path, run):
 @pytest.mark.parametrize(
     ("out", "flags", "message"),
     [
-        ("a.engine", (), "TensorRT, Core ML and LiteRT convert the .onnx"),
+        ("a.engine", (), "TensorRT and Core ML convert the .onnx"),
         ("folder.onnx", (), "folder.onnx"),
         ("a.onnx", ("--task", "surface"), "no head surface: this model has"),
     ],

@@ -15,6 +15,7 @@ MODULES = {
     "prompts": "sparse depth beside fits to the same points",
     "rules": "rules of scoring beside the code that defines them",
     "runtimes": "one model in PyTorch, ONNX Runtime and OpenVINO",
+    "targets": "exported files of one model beside its .onnx in ONNX Runtime",
     "steady": "flicker of depth in a video",
     "shards": "the files of workers that are killed beside those of one run",
 }
