@@ -1,59 +1,104 @@
 """The demo: a page that predicts uploaded images, served by Python's own HTTP server.
 
-The server answers three fixed addresses and opens no file that a visitor names: uploads and results
-are kept in memory. Requests for other hosts and from other sites are refused, slow ones end after a
-minute.
+The server answers a fixed list of addresses and opens no file that a visitor names: uploads and
+results are kept in memory. Requests for other hosts and from other sites are refused, slow ones end
+after a minute.
 """
 
+import base64
 import json
+import math
 import secrets
 import socket
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from mimetypes import MimeTypes
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-import numpy as np
-
 from dpt.data.formats.io import read_image
-from dpt.html import data_uri, render_page
+from dpt.html import data_uri
 from dpt.predict import Prediction, Predictor, encoding, inputs, writers
 from dpt.validation import Plain
 from dpt.viz import shrink
+from dpt.web import MAX_BYTES, MAX_PIXELS, PAGE, output_facts, page_facts
 
-VIEW_WIDTH = 1280  # largest, of the pictures shown; downloads have the image's own size
+VIEW_WIDTH = 1280  # largest, of the picture shown; downloads have the image's own size
+VIEW_PIXELS = 2**20  # of larger maps every second pixel is shown, or every third, and so on
 KEPT_RESULTS = 4  # predictions kept for downloads, the latest ones
-MAX_PIXELS = 50_000_000  # of an image that is predicted; dpt.files limits what is decoded
-MAX_BYTES = 30_000_000  # of an uploaded file
 MAX_SECONDS = 60  # for a visitor to send a request, and again to take the answer
 MAX_CONNECTIONS = 16
 PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; "
-    "form-action 'none'; connect-src 'self'; img-src data:; frame-ancestors 'none'"
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",  # these two allow threads in the browser
+    "Cross-Origin-Embedder-Policy": "require-corp",
+}
+CONTENT_TYPES = MimeTypes()  # without those of the system
 
 
 class RefusedError(Exception):
     """A request that is not served: its HTTP status and the reason."""
 
 
-class Demo:
-    """The answers of the server; ``name`` is that of the model, for the page."""
+Answer = bytes | Plain
+
+
+class Site:
+    """The answers of the server: the files of a folder, by their addresses."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        self.files = {f"/{path.relative_to(folder).as_posix()}": path for path in paths}
+        self.files["/"] = folder / "index.html"
+
+    def answer(self, address: str, query: dict[str, str], read: Callable[[], bytes]) -> Answer:
+        """Returns the answer to a request such as ``GET /``: bytes, or data for JSON.
+
+        Args:
+            read: returns what the request holds.
+
+        Raises:
+            RefusedError: there is nothing at the address.
+            ValueError: what the request holds cannot be used.
+        """
+        method, _, path = address.partition(" ")
+        if method != "GET" or path not in self.files:
+            raise RefusedError(404, "there is nothing at this address")
+        return self.files[path].read_bytes()
+
+
+class Demo(Site):
+    """The page with a server that predicts; ``name`` is that of the model."""
 
     def __init__(self, predictor: Predictor, *, name: str) -> None:
+        super().__init__(PAGE)
         self.predictor, self.outputs = predictor, predictor.outputs
         products = writers.all_kinds(self.outputs)
         self.downloads = {f"{p.folder}{p.suffix}": p for p in products["png"] + products["npy"]}
         self._results: OrderedDict[str, Prediction] = OrderedDict()  # the latest, by their keys
         self._lock = threading.Lock()
-        title = " and ".join(self.outputs).capitalize()
-        limits = {"max_bytes": MAX_BYTES, "max_pixels": MAX_PIXELS}
-        self.page = render_page("demo.html", title=title, model=name, **limits)
+        self.facts = page_facts("server", name, self.outputs)
+
+    def answer(self, address: str, query: dict[str, str], read: Callable[[], bytes]) -> Answer:
+        if address == "GET /model.json":
+            return self.facts
+        if address == "GET /file":
+            return self.file(query.get("key", ""), query.get("name", ""))
+        if address == "POST /predict":
+            return self.predict(read())
+        return super().answer(address, query, read)
 
     def predict(self, data: bytes) -> Plain:
-        """Returns the page's content for an uploaded image."""
+        """Returns what the page shows of an uploaded image."""
         if not data:
             raise ValueError("image: the file is empty")
         rule = self.predictor.preprocessing
@@ -71,16 +116,13 @@ class Demo:
             self._results[key] = prediction
             while len(self._results) > KEPT_RESULTS:
                 self._results.popitem(last=False)
-            outputs = []
-            for name in (name for name, spec in self.outputs.items() if spec.dense):
-                picture = encoding.paint(name, encoding.Predicted(prediction, image))
-                legend = encoding.paint_legend(name, encoding.Predicted(prediction), width=500)
-                pictures = {"picture": _picture_uri(picture), "legend": _picture_uri(legend)}
-                outputs.append({"name": name, **pictures})
             return {
-                "image": _picture_uri(image),
+                "image": data_uri(shrink(image, VIEW_WIDTH)),
+                "width": width,
+                "height": height,
+                "fov": prediction.camera and prediction.camera.fov,
                 "note": note(prediction),
-                "outputs": outputs,
+                "outputs": maps_of(prediction),
                 "files": [{"name": n, "url": f"file?key={key}&name={n}"} for n in self.downloads],
             }
 
@@ -94,6 +136,19 @@ class Demo:
             return kind.encoder(kind.name, encoding.Predicted(self._results[key]))
 
 
+def maps_of(prediction: Prediction) -> list[Plain]:
+    """Returns the declaration and the values of each dense output, of at most ``VIEW_PIXELS``."""
+    maps = []
+    for name, folder in writers.folder_names(prediction.outputs).items():
+        values = prediction.arrays[name]
+        step = math.ceil(math.sqrt(values.shape[0] * values.shape[1] / VIEW_PIXELS))
+        values = values[::step, ::step].astype("<f4")  # codes of segments are exact in it, too
+        facts = output_facts(prediction.outputs[name], folder)
+        facts |= {"height": values.shape[0], "width": values.shape[1]}
+        maps.append(facts | {"values": base64.b64encode(values.tobytes()).decode()})
+    return maps
+
+
 def note(prediction: Prediction) -> str:
     """Returns the outputs for the whole image, and what a 16-bit PNG of depth holds, a line for
     each."""
@@ -104,14 +159,10 @@ def note(prediction: Prediction) -> str:
     return "\n".join(lines)
 
 
-def _picture_uri(picture: np.ndarray) -> str:
-    return data_uri(shrink(picture, VIEW_WIDTH)) if picture.size else ""  # there may be no legend
-
-
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    demo: Demo
+    site: Site
     host: str
     timeout = MAX_SECONDS  # without a byte
 
@@ -135,37 +186,30 @@ class Handler(BaseHTTPRequestHandler):
         if not is_known or urlsplit(self.headers.get("Origin", f"//{host}")).netloc != host:
             raise RefusedError(403, "open the page by the address of this server, or give --host")
 
-    def _respond(self, address: str, query: dict[str, str]) -> bytes | Plain:
-        """Returns the answer: bytes, or data for JSON."""
-        self._check_site()
-        if address == "GET /":
-            return self.demo.page
-        if address == "GET /file":
-            return self.demo.file(query.get("key", ""), query.get("name", ""))
-        if address != "POST /predict":
-            raise RefusedError(404, "there is nothing at this address")
+    def _read(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BYTES:
             raise RefusedError(413, f"the length must be stated, up to {MAX_BYTES / 1e6:g} MB")
-        return self.demo.predict(self.rfile.read(int(length)))
+        return self.rfile.read(int(length))
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         status = 200
         try:
-            body = self._respond(f"{self.command} {path}", dict(parse_qsl(query)))
+            self._check_site()
+            body = self.site.answer(f"{self.command} {path}", dict(parse_qsl(query)), self._read)
         except RefusedError as error:
             status, body = error.args[0], {"error": error.args[1]}
         except ValueError as error:
             status, body = 400, {"error": str(error)}
-        kind = "text/html; charset=utf-8" if path == "/" else "application/octet-stream"
+        kind = CONTENT_TYPES.guess_type("index.html" if path == "/" else path)[0]
         if not isinstance(body, bytes):
             kind, body = "application/json", json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", kind or "application/octet-stream")
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Content-Security-Policy", PAGE_POLICY)
-        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -175,7 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are not logged."""
 
 
-def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
+def make_server(site: Site, *, host: str, port: int) -> ThreadingHTTPServer:
     """Returns a server that listens, to be started by ``serve_forever``; port 0 uses a free one."""
 
     class Server(ThreadingHTTPServer):
@@ -185,7 +229,7 @@ def make_server(demo: Demo, *, host: str, port: int) -> ThreadingHTTPServer:
             return threading.active_count() < 2 * MAX_CONNECTIONS  # two threads for each
 
     try:
-        return Server((host, port), type("DemoHandler", (Handler,), {"demo": demo, "host": host}))
+        return Server((host, port), type("DemoHandler", (Handler,), {"site": site, "host": host}))
     except (OSError, OverflowError) as error:
         fault = f"cannot listen on --host {host} --port {port} ({error})"
         raise ValueError(f"{fault}: choose others, such as --port 0") from None

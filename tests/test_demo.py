@@ -54,26 +54,35 @@ def decoded(address):
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 
+def values_of(output):
+    values = np.frombuffer(base64.b64decode(output["values"]), "<f4")
+    return values.reshape(output["height"], output["width"])
+
+
 # What the page shows
 
 
 def test_demo_page_names_the_outputs_and_the_model(demo):
-    page = demo.page.decode()
-    assert "<h1>Depth and segmentation</h1>" in page
-    assert "&lt;b&gt;tiny. Images stay on the computer" in page
-    assert "up to 30 MB and\n50 megapixels" in page
-    assert "http" not in page  # nothing is fetched from elsewhere
+    facts = demo.answer("GET /model.json", {}, bytes)
+    assert facts["title"] == "Depth and segmentation"
+    assert (facts["backend"], facts["name"]) == ("server", "<b>tiny")  # which the page escapes
+    content = {name: path.read_text() for name, path in demo.files.items()}
+    assert content["/"].startswith("<!doctype html>")
+    addresses = {a for text in content.values() for a in re.findall(r"https?://[^\s<]+", text)}
+    assert addresses == {"http://localhost:8000"}  # nothing is fetched from elsewhere
 
 
-def test_demo_answers_with_pictures_and_files_of_the_images_size(demo, photo, tmp_path):
+def test_demo_answers_with_maps_and_files_of_the_images_size(demo, photo, tmp_path):
     answer = demo.predict(photo.read_bytes())
-    assert [output["name"] for output in answer["outputs"]] == ["depth", "segmentation"]
-    for picture in (answer["image"], *(output["picture"] for output in answer["outputs"])):
-        assert decoded(picture).shape == (60, 90, 3)
-    assert "depth as 16-bit PNG: depth = value × 0.001 + 0" in answer["note"].splitlines()
-    assert all(decoded(output["legend"]).std() > 20 for output in answer["outputs"])
-
     expected = demo.predictor(photo)
+    assert decoded(answer["image"]).shape == (60, 90, 3)
+    depth, segmentation = answer["outputs"]
+    assert (depth["name"], depth["unit"], depth["is_inverse_depth"]) == ("depth", "m", False)
+    assert np.array_equal(values_of(depth), expected.depth)
+    assert np.array_equal(values_of(segmentation), expected.labels)
+    assert len(segmentation["palette"]) == 5
+    assert "depth as 16-bit PNG: depth = value × 0.001 + 0" in answer["note"].splitlines()
+
     names = [file["name"] for file in answer["files"]]
     assert names == ["depth.png", "labels.png", "depth_npy.npy", "labels_npy.npy"]
     for file in answer["files"]:
@@ -83,6 +92,12 @@ def test_demo_answers_with_pictures_and_files_of_the_images_size(demo, photo, tm
     np.testing.assert_allclose(depth, expected.depth, atol=0.0006)  # half a millimetre, rounded
     assert np.array_equal(np.load(tmp_path / "depth_npy.npy"), expected.depth)
     assert np.array_equal(read_labels(tmp_path / "labels.png"), expected.labels)
+
+
+def test_demo_shows_every_nth_pixel_of_large_maps(demo, photo, monkeypatch):
+    monkeypatch.setattr("dpt.demo.VIEW_PIXELS", 60 * 90 // 4)
+    depth, _ = demo.predict(photo.read_bytes())["outputs"]
+    assert np.array_equal(values_of(depth), demo.predictor(photo).depth[::2, ::2])
 
 
 @pytest.mark.parametrize(
@@ -140,6 +155,7 @@ def test_server_answers_uploads(client, photo):
         assert status == 200
         assert body
     assert client.request("GET", "/")[1].startswith(b"<!doctype html>")
+    assert json.loads(client.request("GET", "/model.json")[1])["backend"] == "server"
     status, body = client.request("POST", "/predict", b"no picture")
     assert (status, json.loads(body)["error"].partition(":")[0]) == (400, "image")
 

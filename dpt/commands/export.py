@@ -15,9 +15,13 @@ folders of images, of which up to 128 are taken.
 Its outputs for every fourth image are compared with those in fp32. If the loss is above --max-loss,
 the noisiest layers stay in float, up to half of them; if that is not enough, no file is written.
 Its scores are given by dpt evaluate RUN runtime=FILE.
+
+With --web, OUT is a new folder for any web server, with the page of dpt demo, which predicts in the
+browser, the model as .onnx, and onnxruntime-web, which npm fetches unless --web-runtime is given.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,35 +44,53 @@ def run(arguments: list[str]) -> None:
     add("--int8", action="store_true", help="quantise layers, see above; .onnx or .xml")
     add("--calibrate", action="append", type=Path, metavar="PHOTOS", help="images for --int8")
     add("--max-loss", type=float, default=0.01, metavar="FRACTION", help="of --int8 (0.01)")
+    add("--web", action="store_true", help="write a page that predicts in the browser, see above")
+    add("--web-runtime", type=Path, metavar="DIR", help="the folder dist of onnxruntime-web")
     options = parser.parse_args(arguments)
     if bool(options.calibrate) != options.int8:
         parser.error("--int8 and --calibrate PHOTOS: give both or none")
     if options.int8 and options.half:
         parser.error("--int8 and --half: give one of them")
+    fixed = (options.size, options.with_preprocessing, options.opset, options.half, options.to)
+    if options.web and any(fixed):
+        parser.error("--web: takes no --size, --with-preprocessing, --opset, --half or --to")
 
-    from dpt.exporting.export import export
-    from dpt.exporting.int8 import export_int8
     from dpt.exporting.targets import target_of
-    from dpt.files import refuse_inputs
+    from dpt.files import refuse_inputs, require_new
     from dpt.model import DPT
     from dpt.run_log import start_log
+    from dpt.web import write_page
 
     start_log(None)
     beside = (f"{options.out}.data", options.out.with_suffix(".bin"))
     for target in map(Path, (options.out, *beside)):
         refuse_inputs(target, [options.checkpoint])
-    if options.out.exists():
+    if options.web:
+        require_new(options.out)
+    elif options.out.exists():
         say(f"{options.out}: exists; the new file replaces it after the comparison")
-    target_of(options.out, options.to)  # before a large model is read
+    # before a large model is read
+    target_of(options.out.with_suffix(".onnx") if options.web else options.out, options.to)
     model = DPT.from_pretrained(options.checkpoint)
+    write = partial(_write, model, options)
+    if options.web:
+        say(write_page(model, options.out, write, options.web_runtime))
+    else:
+        say(write(options.out))
+
+
+def _write(model: Any, options: argparse.Namespace, path: Path) -> str:
+    """Exports ``model`` to ``path`` and returns a report."""
+    from dpt.exporting.export import export
+    from dpt.exporting.int8 import export_int8
+
     names = ("tasks", "with_preprocessing", "opset", "half", "to")
     settings = {name: vars(options)[name] for name in names}
     settings["size"] = options.size and tuple(options.size)
     if options.int8:
         settings["max_loss"] = options.max_loss
-        say(str(export_int8(model, options.out, _images(model, options), **settings)))
-    else:
-        say(str(export(model, options.out, **settings)))
+        return str(export_int8(model, path, _images(model, options), **settings))
+    return str(export(model, path, **settings))
 
 
 def _images(model: Any, options: argparse.Namespace) -> list[Any]:

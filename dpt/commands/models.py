@@ -138,8 +138,9 @@ def inspect(arguments: list[str]) -> None:
 
 
 def demo(arguments: list[str]) -> None:
-    """Serves a web page: upload an image, see the predictions beside it, download them. By default
-    this computer alone can open it; --host 0.0.0.0 serves anyone."""
+    """Serves a web page: choose an image or the camera, see the predictions, download them. By
+    default this computer alone can open it; --host 0.0.0.0 serves anyone. A folder of dpt export
+    --web in place of a checkpoint predicts in the browser."""
     parser = command_parser("demo", demo.__doc__)
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
@@ -147,12 +148,16 @@ def demo(arguments: list[str]) -> None:
     add("--device", help="default: a GPU if there is one")
     options = parser.parse_args(arguments)
 
-    from dpt.demo import Demo, is_local, make_server
+    from dpt.demo import Demo, Site, is_local, make_server
 
-    model = dpt.DPT.from_pretrained(options.checkpoint)
-    name, host = f"{model.config.name} ({Path(options.checkpoint).name})", options.host
-    page = Demo(dpt.Predictor(model, device=options.device), name=name)
-    server = make_server(page, host=host, port=options.port)
+    path, host = Path(options.checkpoint), options.host
+    if (path / "model.json").is_file():
+        site = Site(path)
+    else:
+        model = dpt.DPT.from_pretrained(options.checkpoint)
+        name = f"{model.config.name} ({path.name})"
+        site = Demo(dpt.Predictor(model, device=options.device), name=name)
+    server = make_server(site, host=host, port=options.port)
     if not is_local(host):
         risk = "anyone who can reach this computer can use the page: it has no password"
         print(f"warning: --host {host}: {risk}", file=sys.stderr)

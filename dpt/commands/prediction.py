@@ -17,7 +17,7 @@ from dpt.exporting.files import fingerprint_of
 from dpt.exporting.runtimes import is_exported
 from dpt.files import DataError, few, plural, read_bytes, require_new
 from dpt.model import DPT
-from dpt.predict import writers
+from dpt.predict import records, writers
 from dpt.predict.encoding import Style
 from dpt.predict.folder import OutputFolder
 from dpt.predict.inputs import chosen_camera
@@ -25,14 +25,6 @@ from dpt.predict.live import live_file, open_window
 from dpt.predict.pipeline import FramePainter, Pipeline
 from dpt.predict.prediction import depth_unit, first_output
 from dpt.predict.predictor import Predictor
-from dpt.predict.records import (
-    POINT_FORMATS,
-    RASTER,
-    WHOLE,
-    InputShard,
-    PredictionSettings,
-    shards_of,
-)
 from dpt.predict.sources import InputFile, find_inputs, find_remote
 from dpt.predict.steady import Steady
 from dpt.process import Stopped, say
@@ -121,13 +113,13 @@ def _predict_part(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     waiting = [file for file in part if not pipeline.is_done(file)]
     start = time.monotonic()
     done, failed = _predict(pipeline, waiting)
-    if folder.shard == WHOLE:
+    if folder.shard == records.WHOLE:
         folder.finish()
     seconds = max(time.monotonic() - start, 1e-9)
     count = len(part) - len(waiting)
     skipped = f", {count} were done before" if count else ""
     rate = f"{plural(done, 'image')} in {seconds:.1f} s ({done / seconds:.3g} images/s)"
-    shard = "" if folder.shard == WHOLE else f"shard {folder.shard}: "
+    shard = "" if folder.shard == records.WHOLE else f"shard {folder.shard}: "
     say(f"{shard}{rate}{skipped}: {folder.path}")
     return failed
 
@@ -143,7 +135,7 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     failures = folder.failures(missing)
     waiting = {file.name: k for file, k in missing.items() if file not in failures}
     if waiting:
-        shards = shards_of(folder.path)
+        shards = records.shards_of(folder.path)
         count = shards[-1].count if shards else 1
         numbers = sorted({k % count + 1 for k in waiting.values()})
         again = few([f"--shard {number}/{count}" for number in numbers], 8)
@@ -155,12 +147,12 @@ def _merge(pipeline: Pipeline, inputs: Sequence[InputFile]) -> Failed:
     return [(file.source, error) for file, error in failures.items()]
 
 
-def _chosen_shard(options: argparse.Namespace) -> InputShard:
+def _chosen_shard(options: argparse.Namespace) -> records.InputShard:
     """Returns the part of the inputs that ``--shard`` names."""
     is_divided = options.shard or options.merge
     if is_divided and options.overwrite:  # a worker could not tell what is finished
         raise ValueError("--overwrite: is for one process: leave it out")
-    shard = InputShard.parse(options.shard) if options.shard else WHOLE
+    shard = records.InputShard.parse(options.shard) if options.shard else records.WHOLE
     if shard is None:
         raise ValueError(f"--shard {options.shard}: write K/N with K in 1..N, such as 3/16")
     return shard
@@ -199,7 +191,7 @@ def _predict(pipeline: Pipeline, inputs: Sequence[InputFile]) -> tuple[int, Fail
 
 
 def _make_pipeline(
-    options: argparse.Namespace, inputs: Sequence[InputFile], shard: InputShard
+    options: argparse.Namespace, inputs: Sequence[InputFile], shard: records.InputShard
 ) -> Pipeline:
     """Returns the pipeline that the options describe; mistakes in them are ValueErrors."""
     style = Style(options.colormap)
@@ -212,13 +204,13 @@ def _make_pipeline(
     if options.prompt is not None and (len(inputs) != 1 or inputs[0].is_video):
         raise ValueError(f"--prompt {options.prompt}: is the depth of one image: name that alone")
     kinds = writers.chosen_kinds(options.format, predictor.outputs)
-    has_rasters = not options.format or RASTER in options.format
-    rasters = writers.all_kinds(predictor.outputs)[RASTER] if has_rasters else []
+    has_rasters = not options.format or records.RASTER in options.format
+    rasters = writers.all_kinds(predictor.outputs)[records.RASTER] if has_rasters else []
     shown = ("colormap", "fov", "focal", "steady")
     recorded = _of_predictor(options) | {key: vars(options)[key] for key in shown}
     recorded |= {key: _with_hash(vars(options)[key]) for key in ("intrinsics", "prompt")}
     depth = first_output(predictor.outputs, "depth")
-    settings = PredictionSettings(
+    settings = records.PredictionSettings(
         weights=weights,
         checkpoint=options.checkpoint,
         options=recorded,
@@ -242,7 +234,7 @@ def _make_pipeline(
 def _of_predictor(options: argparse.Namespace) -> Plain:
     """Returns the settings of the predictor; points have guided edges: fewer are between two
     surfaces."""
-    edges = "smooth" if {*POINT_FORMATS}.isdisjoint(options.format) else "guided"
+    edges = "smooth" if {*records.POINT_FORMATS}.isdisjoint(options.format) else "guided"
     chosen = {key: vars(options)[key] for key in PREDICTOR_OPTIONS}
     return chosen | {"edges": options.edges or edges}
 

@@ -18,13 +18,7 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    MissingMandatoryValue,
-    OmegaConfBaseException,
-)
+from omegaconf import DictConfig, OmegaConf, errors
 
 from dpt.config.objects import named
 from dpt.config.overrides import as_text, escaped, parse, split_config_dir, unreadable
@@ -171,26 +165,26 @@ def explained() -> Iterator[None]:
     """Turns errors of Hydra and OmegaConf into ValueErrors that say what is allowed."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, errors.OmegaConfBaseException) as error:
         raise ValueError(_fault(error)) from error
 
 
 def _fault(error: Exception) -> str:
     """Returns what is wrong with the arguments that Hydra or OmegaConf refused."""
     cause = error.__cause__
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+    if isinstance(cause, errors.ConfigAttributeError | errors.ConfigKeyError):
         return _allowed_keys(cause)
     if isinstance(error, MissingConfigException) and error.options is not None:
         choices = ", ".join(name for name in error.options if not name.startswith("_"))
         return f"there is no {error.missing_cfg_file}; choose from {choices}"
-    if isinstance(error, MissingMandatoryValue):
+    if isinstance(error, errors.MissingMandatoryValue):
         return f"{error.full_key} must be given: {error.full_key}=VALUE"
     if isinstance(error, OverrideParseException):
         return unreadable(error.override.removeprefix("++"))
     return str(error).split("\n")[0]
 
 
-def _allowed_keys(error: OmegaConfBaseException) -> str:
+def _allowed_keys(error: errors.OmegaConfBaseException) -> str:
     """Returns a message with the keys beside the misspelt one that OmegaConf did not find."""
     node, key, names = error.parent_node, str(error.full_key), str(error.key).split("/")
     while len(names) > 1 and names[0] in node:  # a group inside of a group
