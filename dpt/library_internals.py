@@ -39,8 +39,10 @@ def compile_package(program: ExportedProgram, path: Path, metadata: Mapping[str,
 
 
 def load_package(path: Path) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Returns a file of :func:`compile_package` as a function."""
-    return torch._inductor.aoti_load_package(str(path))
+    """Returns a file of :func:`compile_package` as a function. The file itself reads the memory of
+    images as contiguous, whatever their strides are."""
+    package = torch._inductor.aoti_load_package(str(path))
+    return lambda images: package(images.contiguous())
 
 
 def unscales_gradients(optimizer: Optimizer) -> bool:

@@ -168,6 +168,7 @@ def test_a_compiled_package_agrees(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         expected = tensors_of(model(images), model.outputs)
+    images = images.to(memory_format=torch.channels_last)
     assert_agrees(target_of(path, "aoti").open(path)(images), expected)
 
 

@@ -94,7 +94,8 @@ def _write_program(source: Source, path: Path) -> None:
 def _write_compiled(source: Source, path: Path) -> None:
     program = trace(source.graph, source.axes)
     with files.quiet("AOTInductor, which needs a C++ compiler, cannot compile this model"):
-        compile_package(program, path, source.metadata)
+        strides = {"strides": "contiguous images alone: others give wrong outputs"}
+        compile_package(program, path, source.metadata | strides)
 
 
 # --- ONNX and OpenVINO ----------------------------------------------------------------------------
