@@ -34,14 +34,15 @@ def run(arguments: list[str]) -> None:
     pixels = torch.from_numpy(dpt.Predictor(model).prepare(options.image).input)[None]
     images = model.preprocessing.normalize(pixels.permute(0, 3, 1, 2))
     images = nn.functional.interpolate(images, size=options.size, mode="bilinear")
-    paths = {name: Path(path) for name, _, path in (text.partition("=") for text in options.files)}
-    runs = {f"{name} {p.name}": target_of(p, name).open(p) for name, p in paths.items()}
+    named = (text.partition("=") for text in options.files)
+    files = [(name, Path(path)) for name, _, path in named]
+    runs = {f"{name} {p.name}": target_of(p, name).open(p) for name, p in files}
     with torch.inference_mode():
         turns = {name: lambda _, run=run: run(images) for name, run in runs.items()}
         seconds = take_turns(turns, options.rounds, clock=time.process_time)
         expected = Graph.of(model, tasks=(), with_preprocessing=False)(images)
         rows = []
-        for (name, file), path in zip(runs.items(), paths.values(), strict=True):
+        for (name, file), (_, path) in zip(runs.items(), files, strict=True):
             outputs = file(images)
             off = max(
                 float((outputs[key] - value).abs().max() / value.abs().max())
