@@ -31,6 +31,13 @@ def drop_guards(program: ExportedProgram) -> None:
     program._guards_code = []
 
 
+def parts_of_grid_sample() -> dict[Any, Callable[..., Any]]:
+    """Returns what replaces ``grid_sample`` in a program by simpler operations."""
+    sample = torch.ops.aten.grid_sampler_2d
+    known = torch._decomp.get_decompositions([sample])
+    return {torch.ops.aten.grid_sampler.default: known[sample.default]}
+
+
 def compile_package(program: ExportedProgram, path: Path, metadata: Mapping[str, str]) -> None:
     """Compiles a program by AOTInductor to a ``.pt2`` file for this kind of CPU."""
     options = {"aot_inductor.metadata": dict(metadata)}

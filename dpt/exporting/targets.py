@@ -19,7 +19,7 @@ from dpt.exporting import files
 from dpt.exporting.graph import Axes, Graph, trace
 from dpt.exporting.half import to_half
 from dpt.files import require
-from dpt.library_internals import compile_package, load_package
+from dpt.library_internals import compile_package, load_package, parts_of_grid_sample
 from dpt.types.outputs import tensor_specs
 
 FIRST_EXPORTED = 18  # the oldest operator set of ONNX that PyTorch writes
@@ -145,7 +145,7 @@ def _onnx_program(source: Source) -> Any:
     program, opset = trace(source.graph, source.axes), source.opset
     outputs = tensor_specs(source.graph.model.outputs)
     is_old = opset is not None and opset < FIRST_EXPORTED
-    parts = {torch.ops.aten.layer_norm.default: _norm_in_parts}
+    parts = {torch.ops.aten.layer_norm.default: _norm_in_parts, **parts_of_grid_sample()}
     with files.quiet("ONNX cannot express this model"):  # the exporter reports every step
         made = torch.onnx.export(
             program.run_decompositions(parts) if is_old else program,
@@ -155,7 +155,10 @@ def _onnx_program(source: Source) -> Any:
             opset_version=FIRST_EXPORTED if is_old else opset,
             verbose=False,
         )
-    assert made is not None  # only the older exporter returns None
+        assert made is not None  # only the older exporter returns None
+        if is_old:  # computes the positions of the input's size
+            optimizer = require("onnxscript.optimizer", "ONNX", extra="onnx")
+            optimizer.fold_constants(made.model, input_size_limit=2**31, output_size_limit=2**31)
     written_opset = made.model.opset_imports[""]
     if not is_old and opset not in (None, written_opset):
         raise ValueError(f"--opset {opset}: the exporter wrote {written_opset}: choose another")
