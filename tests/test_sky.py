@@ -107,12 +107,12 @@ def test_sky_that_nothing_trains_is_frozen(sky_from):
 def test_sky_class_is_that_of_the_data():
     data = ScenesDataset(length=2, size=(32, 48))
     settings = {"sky_from": "labels", "max_depth": 10.0}
-    assert DepthObjective.from_data(data, settings) == {"sky_class": 3}
+    assert DepthObjective.from_data(data, settings) == {"unit": "m", "sky_class": 3}
     assert DepthObjective(max_depth=9.0, sky_from="labels", sky_class=3).more_targets == ("labels",)
     data.info = type(data.info)(targets=("depth", "labels"), class_names=("road", "car"))
     with pytest.raises(ValueError, match=r"road, car.*sky_class"):
         DepthObjective.from_data(data, settings)
-    assert DepthObjective.from_data(data, {**settings, "sky_class": 1}) == {}
+    assert DepthObjective.from_data(data, {**settings, "sky_class": 1}) == {"unit": "m"}
     data.info = type(data.info)(targets=("depth",))
     with pytest.raises(ValueError, match=r"no class masks.*sky_from=invalid"):
         DepthObjective.from_data(data, {**settings, "sky_class": 1})
